@@ -1,0 +1,49 @@
+"""Loss scaling: the scaler that accelerate builds, or one that stands in where nothing is scaled.
+
+Every precision takes the same calls. A disabled scaler passes them through.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+SCALER_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+
+
+class NonfiniteGuard(torch.amp.GradScaler):
+    """Skips an update whose gradient is not finite, and scales nothing: what fp16 has, for no and bf16."""
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__(device_type, init_scale=1.0, growth_interval=2**31 - 1)
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Forget the overflow and keep the scale at 1."""
+        super().update(1.0 if new_scale is None else new_scale)
+
+
+def was_skipped(scaler: torch.amp.GradScaler, optimizer: Optimizer) -> Tensor:
+    """1.0 where the gradients held an overflow, so that the step of `optimizer` leaves all as it is; on the device.
+
+    To be read between `unscale_` and `update`. Whether `optimizer.step` was called says nothing: fused optimizers take the
+    flag inside and are always called.
+    """
+    flags = list(scaler._found_inf_per_device(optimizer).values())
+    return flags[0] if len(flags) == 1 else torch.stack([flag.to(flags[0].device) for flag in flags]).amax()
+
+
+def scale_tensor(scaler: torch.amp.GradScaler) -> Tensor:
+    """The scale as a tensor that is never written to again; reading it would wait for the device."""
+    scale: Any = scaler._get_scale_async()
+    return scale.clone()
+
+
+def state(scaler: torch.amp.GradScaler) -> dict[str, float]:
+    """The five numbers of `scaler_state.json`; waits for the device."""
+    return {key: float(value) if "factor" in key or key == "scale" else int(value) for key, value in scaler.state_dict().items()}
+
+
+def load_state(scaler: torch.amp.GradScaler, stored: dict[str, float], typed: dict[str, float]) -> None:
+    """Go on from the stored scale and count; settings typed on this command line win over stored ones."""
+    scaler.load_state_dict({**stored, **typed})

@@ -1,0 +1,215 @@
+"""The accelerator side of a run: one device, one precision, one scaler, all from the config and from nothing else."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import GradScalerKwargs
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lerobot.accelerator import device as devices
+from lerobot.accelerator.device import Device
+from lerobot.accelerator.grad_scaler import NonfiniteGuard, scale_tensor, was_skipped
+from lerobot.accelerator.precision import check_precision
+from lerobot.accelerator.tf32 import tf32
+from lerobot.config import AcceleratorConfig
+from lerobot.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_VARIABLES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
+_HARMLESS = ("ACCELERATE_TORCH_DEVICE", "ACCELERATE_USE_CPU")
+
+
+class Update(NamedTuple):
+    """What became of one update; 0-d tensors on the device."""
+
+    grad_norm: Tensor
+    """Of the unscaled gradients, before clipping."""
+    skipped: Tensor | None
+    """1.0 where the update left all as it was; None where nothing can be skipped."""
+    scale: Tensor | None
+    """The loss scale after the update; None without fp16."""
+
+
+@dataclass
+class Stack:
+    """Device, autocast and scaler of one run."""
+
+    accelerator: Accelerator
+    device: Device
+    precision: str
+    tf32: bool | None
+    scaler: torch.amp.GradScaler
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether the loss is scaled, so that there is a scale to log and to save."""
+        return self.precision == "fp16"
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The context in which a forward pass computes in the run's precision; no context at all in float32."""
+        return self.accelerator.autocast()
+
+    def prepare(self, policy: nn.Module) -> nn.Module:
+        """The policy on the device, as the module to call in training."""
+        return self.accelerator.prepare_model(policy, device_placement=True)
+
+    def to_device(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Move a batch's tensors; from pinned memory the copy does not wait."""
+        target = self.device.torch_device
+        return {k: v.to(target, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
+
+    @property
+    def pins_memory(self) -> bool:
+        """Whether batches wait in pinned memory, from which they are copied while the device computes."""
+        return self.device.type in ("cuda", "xpu")
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of `loss` to the parameters, scaled if the scaler is on."""
+        self.scaler.scale(loss).backward()
+
+    def update(self, optimizer: Optimizer, parameters: Iterable[Tensor], clip_norm: float) -> Update:
+        """Clip to `clip_norm` (0: not), step, and say what became of it. One path for no, bf16 and fp16."""
+        self.scaler.unscale_(optimizer)
+        parameters = [p for p in parameters if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm or float("inf"))
+        skipped = was_skipped(self.scaler, optimizer) if self.scaler.is_enabled() else None
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return Update(norm, skipped, scale_tensor(self.scaler) if self.has_scale else None)
+
+    def peak_memory_gb(self) -> float:
+        """The most memory that the run held at once, in GiB: of the card, or of this process on the processor."""
+        if self.device.type in ("cuda", "xpu"):
+            return torch.accelerator.max_memory_allocated(self.device.torch_device) / 2**30
+        if self.device.type == "mps":
+            return torch.mps.driver_allocated_memory() / 2**30
+        return _process_peak_gb()
+
+    def facts(self) -> dict[str, Any]:
+        """What really runs, for `run.json`."""
+        return {
+            "device": str(self.device.torch_device),
+            "backend": self.device.backend,
+            "device_name": self.device.name,
+            "mixed_precision": self.precision,
+            "scaler": type(self.scaler).__name__ if self.scaler.is_enabled() else None,
+            "tf32": self.tf32 if self.device.tf32 else None,
+            "world_size": self.accelerator.num_processes,
+        }
+
+
+def _process_peak_gb() -> float:
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if os.uname().sysname == "Darwin" else 2**20)
+
+
+@contextmanager
+def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | None) -> Iterator[Stack]:
+    """Build what `config` asks for on the device that `request` names, or refuse; put every global back on exit."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} asks for several processes, this version trains in one: "
+            "start lerobot-train without torchrun or `accelerate launch`"
+        )
+    device = devices.resolve(request, devices.machine())
+    check_precision(config.mixed_precision, device)
+    with ExitStack() as stack:
+        stack.enter_context(_config_alone(device))
+        stack.enter_context(_current(device))
+        accelerator = build_accelerator(config, device)
+        assert accelerator.device.type == device.type, (accelerator.device, device)
+        stack.enter_context(tf32(use_tf32, device.type))  # after accelerate, which may set it too
+        _say_unused(config, use_tf32, device)
+        yield Stack(accelerator, device, config.mixed_precision, use_tf32, _scaler(accelerator, config, device))
+
+
+def build_accelerator(config: AcceleratorConfig, device: Device) -> Accelerator:
+    """Hugging Face accelerate's object with every choice passed in; it builds the loss scaler for fp16."""
+    settings = config.grad_scaler
+    scaler = GradScalerKwargs(
+        init_scale=settings.init_scale,
+        growth_factor=settings.growth_factor,
+        backoff_factor=settings.backoff_factor,
+        growth_interval=settings.growth_interval,
+    )
+    return Accelerator(
+        mixed_precision=config.mixed_precision,
+        cpu=device.type == "cpu",
+        gradient_accumulation_steps=1,  # micro-batches are the loop's own business
+        kwargs_handlers=[scaler],
+    )
+
+
+def _scaler(accelerator: Accelerator, config: AcceleratorConfig, device: Device) -> torch.amp.GradScaler:
+    if config.mixed_precision == "fp16":
+        scaler = accelerator.scaler
+        if scaler is None or not scaler.is_enabled():
+            raise RuntimeError(f"precision=fp16 was asked for and accelerate built no working loss scaler on {device.backend}")
+        return scaler
+    if config.skip_nonfinite:
+        return NonfiniteGuard(device.type)
+    return torch.amp.GradScaler(device.type, enabled=False)
+
+
+def _say_unused(config: AcceleratorConfig, use_tf32: bool | None, device: Device) -> None:
+    if config.mixed_precision != "fp16" and config.grad_scaler != type(config.grad_scaler)():
+        log.warning("accelerator.grad_scaler is set and unused: only precision=fp16 scales the loss")
+    if use_tf32 and not device.tf32 and device.type != "cpu":
+        log.info("tf32=true has no effect on %s, which has no TF32", device.name or device.backend)
+    if config.mixed_precision == "bf16" and device.type == "cpu":
+        log.info("precision=bf16 on cpu saves memory; it gains time only where the processor has bfloat16 units")
+
+
+@contextmanager
+def _config_alone(device: Device) -> Iterator[None]:
+    """Hide the variables that accelerate obeys before its arguments, say which they were, and forget its state after."""
+    before = {key: value for key, value in os.environ.items() if key.startswith(_VARIABLES)}
+    for key, value in before.items():
+        del os.environ[key]
+        if key not in _HARMLESS:
+            log.warning("%s=%s is ignored: the config alone decides", key, value)
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device.torch_device)
+    _forget_accelerate()
+    try:
+        yield
+    finally:
+        _forget_accelerate()
+        for key in [key for key in os.environ if key.startswith(_VARIABLES)]:
+            del os.environ[key]
+        os.environ.update(before)
+
+
+def _forget_accelerate() -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@contextmanager
+def _current(device: Device) -> Iterator[None]:
+    """Make the card the current one, so that what names no index lands there; free its cache on exit."""
+    if device.index is None:
+        yield
+        return
+    before = torch.accelerator.current_device_index()
+    torch.accelerator.set_device_index(device.index)
+    torch.accelerator.reset_peak_memory_stats(device.index)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_device_index(before)
+        torch.get_device_module(device.type).empty_cache()

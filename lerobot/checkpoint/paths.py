@@ -1,0 +1,129 @@
+"""Which folder a checkpoint is in, and which policy. Imports no torch: the command line asks before torch is there."""
+
+import functools
+import json
+import logging
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from lerobot.errors import ConfigError
+from lerobot.features import Feature
+from lerobot.policies.config import POLICY_CONFIGS, PolicyConfig
+
+log = logging.getLogger(__name__)
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+PREPROCESSOR_FILE = "policy_preprocessor.json"
+POSTPROCESSOR_FILE = "policy_postprocessor.json"
+TRAIN_CONFIG_FILE = "train_config.json"
+PRETRAINED_FOLDER = "pretrained_model"
+CHECKPOINTS_FOLDER = "checkpoints"
+LAST = "last"
+
+
+def find_pretrained(path: str | Path) -> Path:
+    """The folder with `config.json` and `model.safetensors` that `path` means, links resolved.
+
+    `path` may be that folder, a file in it, a checkpoint's step folder or `last`, a `checkpoints` folder, a run, or a
+    run's `.hydra/config.yaml`. Raises `ConfigError` that says what is missing.
+    """
+    given = Path(path).expanduser()
+    if not given.exists():
+        raise ConfigError(
+            f"there is no checkpoint at {path}: give a run, a checkpoint or a pretrained_model folder on this machine "
+            "(a Hub repo is fetched with `hf download <repo> --local-dir <folder>`)"
+        )
+    folder = given.parent if given.is_file() else given
+    folder = folder.parent if folder.name == ".hydra" else folder
+    steps = [*_newest_first(folder), *_newest_first(folder / CHECKPOINTS_FOLDER)]
+    for place in (folder, *(step / PRETRAINED_FOLDER for step in (folder, *steps))):
+        if not _missing(place):
+            return place.resolve()
+    raise ConfigError(_complaint(folder))
+
+
+def read_policy_config(folder: Path) -> PolicyConfig:
+    """The policy that `folder` (see `find_pretrained`) holds; its device is not taken over, the launch decides that.
+
+    Unknown keys and keys that are not there are warned of once: other versions write other keys.
+    """
+    stored = read_json(folder / CONFIG_FILE)
+    kind = stored.get("type")
+    if kind not in POLICY_CONFIGS:
+        raise ConfigError(
+            f"{folder / CONFIG_FILE} is of a policy of type '{kind}': "
+            f"give a checkpoint of one of {', '.join(POLICY_CONFIGS)}"
+        )
+    cls = POLICY_CONFIGS[kind]
+    names = {field.name for field in fields(cls)}
+    if unknown := sorted(stored.keys() - names):
+        _warn_once(f"{folder / CONFIG_FILE}: unknown keys have no effect: {', '.join(unknown)}")
+    if absent := sorted(names - stored.keys()):
+        _warn_once(f"{folder / CONFIG_FILE}: keys that are not there take their defaults: {', '.join(absent)}")
+    values = {name: stored[name] for name in names & stored.keys() - {"device"}}
+    for name in ("input_features", "output_features"):
+        features = values.get(name) or {}
+        values[name] = {key: Feature(entry["type"], list(entry["shape"])) for key, entry in features.items()}
+    # The processor is what normalised while training; `normalization_mapping` is what was asked for.
+    normalizer = processor_step(folder / PREPROCESSOR_FILE, "normalizer_processor")
+    values["normalization_mapping"] = dict(normalizer["config"]["norm_map"])
+    return cls(**values)
+
+
+def processor_step(file: Path, name: str) -> dict[str, Any]:
+    """The step `name` of a stored pre- or postprocessor."""
+    steps = read_json(file).get("steps", [])
+    for step in steps:
+        if step.get("registry_name") == name:
+            return step
+    raise ConfigError(
+        f"{file} has no step '{name}' and so no statistics to run the policy with: "
+        f"give a checkpoint whose {file.name} has one"
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in `file`; `ConfigError` if there is none."""
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): give a checkpoint that has it whole") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} holds a {type(content).__name__}: give a checkpoint whose {file.name} is an object")
+    return content
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """`last`, then the numbered checkpoints, highest first. Others (half-written ones) are none."""
+    numbered = [entry for entry in folder.glob("*") if entry.name.isdigit()]
+    return [folder / LAST, *sorted(numbered, key=lambda entry: int(entry.name), reverse=True)]
+
+
+def _missing(place: Path) -> list[str]:
+    return [name for name in (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE) if not (place / name).is_file()]
+
+
+def _complaint(folder: Path) -> str:
+    runs = sorted(str(entry.parent) for entry in folder.glob(f"*/{CHECKPOINTS_FOLDER}"))
+    if runs:
+        return f"{folder} holds several runs: give one of {', '.join(runs)}"
+    places = [folder, folder / PRETRAINED_FOLDER, *folder.glob(f"{CHECKPOINTS_FOLDER}/*/{PRETRAINED_FOLDER}")]
+    halves = [place for place in places if 0 < len(_missing(place)) < 3]
+    if halves and _missing(halves[-1]) == [PREPROCESSOR_FILE]:
+        return (
+            f"{halves[-1]} lacks {PREPROCESSOR_FILE} and so the statistics: convert a checkpoint of LeRobot before 0.4 "
+            "with its `python -m lerobot.processor.migrate_policy_normalization` first"
+        )
+    if halves:
+        return f"{halves[-1]} lacks {' and '.join(_missing(halves[-1]))}: give a checkpoint that was written to its end"
+    return (
+        f"{folder} has no checkpoint (no {CHECKPOINTS_FOLDER}/, {PRETRAINED_FOLDER}/ or {CONFIG_FILE} with "
+        f"{WEIGHTS_FILE}): give a run that has saved one"
+    )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning(message)

@@ -1,0 +1,168 @@
+"""Runs a command: Hydra composes, the task works, and whatever goes wrong leaves as one sentence and a status."""
+
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lerobot.cli import Line, translate
+from lerobot.config import conf_dir, parse
+from lerobot.errors import ConfigError
+from lerobot.explain import sentence
+from lerobot.status import write_status
+from lerobot.stored import rebase, register_schemas
+
+log = logging.getLogger(__name__)
+
+DONE, FAILED, REFUSED, STOPPED = 0, 1, 2, 75
+
+
+def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:
+    _refuse_two_lerobots()
+    register_schemas()
+    OmegaConf.register_new_resolver("new_folder", _new_folder, replace=True, use_cache=True)
+    line = translate(list(argv))
+    name = rebase(command, line)
+    _place(line)
+    return line, name
+
+
+def _refuse_two_lerobots() -> None:
+    try:
+        version = importlib.metadata.version("lerobot")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    raise ConfigError(
+        f"the distribution lerobot {version} is installed beside lerobot-runner and both are imported as `lerobot`: "
+        "`pip uninstall lerobot lerobot-runner`, then install the one that you want"
+    )
+
+
+def _place(line: Line) -> None:
+    """Turn output_dir into Hydra's own folder setting, and refuse a folder that holds a run."""
+    setting = "hydra.sweep.dir" if line.is_multirun else "hydra.run.dir"
+    folder, typed = line.take("output_dir"), line.get(setting)
+    if folder is None:
+        return
+    if typed is not None and typed != folder:
+        raise ConfigError(f"output_dir={folder} and {setting}={typed} name two folders: type one of them")
+    line.put(setting, folder)
+    plain = Path(folder.strip("'"))
+    if not line.is_multirun and not line.only_looks and (plain / "status.json").exists():
+        raise ConfigError(f"output_dir={folder} holds a run: type resume={folder} to go on with it, or another folder")
+
+
+def _new_folder(path: str) -> str:
+    """A folder that no other run has, made now: `path`, or `path-2` and so on where that exists."""
+    for number in range(1, 10_000):
+        folder = Path(path if number == 1 else f"{path}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return str(folder)
+    raise ConfigError(f"{path} and its 10,000 successors exist: clean up outputs/")
+
+
+def compose(command: str, overrides: Sequence[str] = ()) -> Any:
+    """The typed config that `lerobot-<command> <overrides>` would run, for a notebook or a test."""
+    with _composing(command):
+        line, name = _prepare(command, overrides)
+        folder = (line.take("hydra.run.dir") or "").strip("'") or None
+        line.words = [word for word in line.words if not word[1].startswith("hydra.")]
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            config = parse(command, hydra.compose(name, line.overrides()))
+    if folder is not None:
+        config.output_dir = folder
+    return config
+
+
+@contextmanager
+def _composing(command: str) -> Iterator[None]:
+    """Hydra's and OmegaConf's many exceptions become one `ConfigError`."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(sentence(error, command)) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def main(command: str, work: Callable[[Any], str]) -> None:
+    """Run `lerobot-<command>` with the words of this process and leave with its status.
+
+    `work` takes the typed config, runs it in `config.output_dir` and returns the final state of `status.json`.
+    """
+    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then lets exceptions through, so that the sentence is ours
+    try:
+        raise SystemExit(_run(command, work))
+    except (ConfigError, HydraException, OmegaConfBaseException, ValueError) as error:
+        if wants_traceback or (type(error) is ValueError and not _from_hydra(error)):
+            raise
+        print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(REFUSED) from None
+
+
+def _from_hydra(error: ValueError) -> bool:
+    """Whether a plain ValueError is Hydra's answer to a bool or null in a defaults list."""
+    return "in defaults" in str(error) or "Config group override" in str(error)
+
+
+def _run(command: str, work: Callable[[Any], str]) -> int:
+    line, name = _prepare(command, sys.argv[1:])
+    sys.argv[1:] = line.argv()
+    states: list[str] = []
+    errors: list[Exception] = []
+
+    def task(cfg: DictConfig) -> None:
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        try:
+            states.append(_job(command, cfg, folder, work))
+        except Exception as error:
+            # Raised again below for a single run; the other jobs of a sweep go on, and the sweep's status tells.
+            states.append("failed")
+            errors.append(error)
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                log.exception("job %s failed", folder.name)
+
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
+    if errors and not line.is_multirun:
+        raise errors[0]
+    return exit_status(states)
+
+
+def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
+    """Run one composed config in its folder; a refusal is written there and, in a sweep, stops nothing else."""
+    try:
+        config = parse(command, cfg)
+        config.output_dir = str(folder)
+        return work(config)
+    except (ConfigError, OmegaConfBaseException) as error:
+        said = sentence(error, command)
+        write_status(folder, state="refused", error=said)
+        if HydraConfig.get().mode == RunMode.RUN:
+            print(f"error: {said}", file=sys.stderr)  # noqa: T201
+        else:
+            log.error("%s refused: %s", folder.name, said)
+        return "refused"
+
+
+def exit_status(states: Sequence[str]) -> int:
+    """One status for one or many jobs: failed before stopped before refused before done."""
+    for state, status in (("failed", FAILED), ("stopped", STOPPED), ("refused", REFUSED)):
+        if state in states:
+            return status
+    return DONE

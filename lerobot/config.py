@@ -1,0 +1,254 @@
+"""What a command can be told. Past `parse`, nothing sees Hydra or OmegaConf. Imports no torch.
+
+A closed group (every key is ours) is a dataclass below. An open group (policy, dataset, env, optimizer, scheduler) names its
+dataclass as `_target_` in `conf/`, so that another package can bring its own.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import hydra.utils
+from omegaconf import DictConfig, OmegaConf
+
+from lerobot.data.config import DatasetConfig
+from lerobot.envs.config import EnvConfig
+from lerobot.errors import ConfigError
+from lerobot.optim import OptimizerConfig
+from lerobot.policies.config import PolicyConfig
+from lerobot.schedule import SchedulerConfig
+from lerobot.tracking.config import WandbConfig
+
+PRECISIONS = ("no", "bf16", "fp16")
+OPEN_GROUPS = {
+    "policy": PolicyConfig,
+    "dataset": DatasetConfig,
+    "env": EnvConfig,
+    "optimizer": OptimizerConfig,
+    "scheduler": SchedulerConfig,
+}
+
+
+@dataclass
+class GradScalerConfig:
+    """Loss scaling that keeps small float16 gradients from becoming zero. Used with precision=fp16 only."""
+
+    init_scale: float = 65536.0
+    """First factor on the loss."""
+    growth_factor: float = 2.0
+    """Factor on the scale after `growth_interval` updates without an overflow."""
+    backoff_factor: float = 0.5
+    """Factor on the scale after an overflow."""
+    growth_interval: int = 2000
+    """Updates."""
+    min_scale: float = 2.0**-10
+    """The run stops where the scale falls below: no gradient is finite any more."""
+    max_consecutive_skips: int = 50
+    """The run stops after as many skipped updates in a row. 2**34 takes 18 to calibrate down to 2**16."""
+
+    def __post_init__(self) -> None:
+        where = "accelerator.grad_scaler"
+        for name in ("init_scale", "min_scale"):
+            if not (0 < getattr(self, name) < math.inf):
+                raise ConfigError(f"{where}.{name}={getattr(self, name)}: type a finite number above 0")
+        if not (1 < self.growth_factor < math.inf):
+            raise ConfigError(f"{where}.growth_factor={self.growth_factor}: type a finite number above 1")
+        if not (0 < self.backoff_factor < 1):
+            raise ConfigError(f"{where}.backoff_factor={self.backoff_factor}: type a number between 0 and 1")
+        for name in ("growth_interval", "max_consecutive_skips"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{where}.{name}={getattr(self, name)}: type a whole number of at least 1")
+        if self.min_scale > self.init_scale:
+            raise ConfigError(f"{where}.min_scale={self.min_scale} is above init_scale={self.init_scale}: type less")
+
+
+@dataclass
+class GradientAccumulationConfig:
+    """How many micro-batches make one update."""
+
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"accelerator.gradient_accumulation.steps={self.steps}: type 1 or more")
+
+
+@dataclass
+class AcceleratorConfig:
+    """How the forward pass computes and how gradients become updates."""
+
+    mixed_precision: Any = "no"
+    """no, bf16 or fp16. Weights and updates stay float32."""
+    grad_scaler: GradScalerConfig = field(default_factory=GradScalerConfig)
+    gradient_accumulation: GradientAccumulationConfig = field(default_factory=GradientAccumulationConfig)
+    skip_nonfinite: bool = False
+    """With no and bf16, skip an update whose gradient is not finite, as fp16 always does."""
+
+    def __post_init__(self) -> None:
+        if self.mixed_precision in (None, False, "none", "fp32"):  # YAML reads an unquoted `no` as false
+            self.mixed_precision = "no"
+        if self.mixed_precision not in PRECISIONS:
+            raise ConfigError(
+                f"accelerator.mixed_precision={self.mixed_precision}: type precision=no, precision=bf16 or precision=fp16"
+            )
+
+
+@dataclass
+class EvalConfig:
+    """Rolling a policy out in a simulator."""
+
+    n_episodes: int = 50
+    """For each task."""
+    batch_size: int = 0
+    """Episodes that run side by side; 0 lets the runner choose."""
+    use_async_envs: bool = False
+    """Simulate in processes of their own."""
+    videos: Any = "auto"
+    """auto records the first episodes where something can be drawn; a number must be recorded; 0 records none."""
+    baselines: list[str] = field(default_factory=list)
+    """Evaluated beside the policy: replay (the mean demonstration) and linear (observation to action)."""
+
+    def __post_init__(self) -> None:
+        if self.n_episodes < 1:
+            raise ConfigError(f"eval.n_episodes={self.n_episodes}: type 1 or more")
+        if self.batch_size < 0:
+            raise ConfigError(f"eval.batch_size={self.batch_size}: type 0 (chosen for you) or more")
+        if self.videos != "auto" and (isinstance(self.videos, bool) or not isinstance(self.videos, int) or self.videos < 0):
+            raise ConfigError(f"eval.videos={self.videos}: type eval.videos=auto or a number of episodes (0 for none)")
+        for name in self.baselines:
+            if name not in ("replay", "linear"):
+                raise ConfigError(f"eval.baselines holds '{name}': type eval.baselines=[replay,linear] or fewer")
+
+
+@dataclass
+class DemosConfig:
+    """Demonstrations to record with a simulator's scripted expert before training, if `dataset.root` is absent."""
+
+    num_episodes: int = 50
+    action_noise: float = 0.1
+    """Deviation of the Gaussian noise on the executed action, in the action's own range."""
+    seed: int = 100_000
+    """Attempt i starts from seed + i: far from an evaluation's seeds, so that nothing is tested on what it was shown."""
+
+    def __post_init__(self) -> None:
+        if self.num_episodes < 1:
+            raise ConfigError(f"num_episodes={self.num_episodes}: type 1 or more")
+        if not 0 <= self.action_noise < math.inf:
+            raise ConfigError(f"action_noise={self.action_noise}: type 0 or more")
+
+
+@dataclass
+class TrainConfig:
+    """Everything that decides what a training run does, in LeRobot's names."""
+
+    policy: Any = None
+    dataset: Any = None
+    env: Any = None
+    optimizer: Any = None
+    scheduler: Any = None
+    accelerator: AcceleratorConfig = field(default_factory=AcceleratorConfig)
+    tf32: bool | None = True
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    demos: DemosConfig | None = None
+    rename_map: Any = None
+    """Dataset key to the key that the policy reads."""
+    steps: int = 100_000
+    """Attempted updates in all, those before a resume included."""
+    batch_size: int = 8
+    num_workers: int = 4
+    prefetch_factor: int = 4
+    """Batches that each worker holds ready."""
+    seed: int = 1000
+    log_freq: int = 200
+    """Updates between log rows; 0 logs at the end only. The same holds for the two below."""
+    save_freq: int = 20_000
+    env_eval_freq: int = 20_000
+    save_checkpoint: bool = True
+    job_name: str | None = None
+    output_dir: str | None = None
+    """The run's folder."""
+    resume: str | None = None
+    """A run, a checkpoints folder, a step folder, `last`, or a `train_config.json`."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}={getattr(self, name)}: type {least} or more")
+
+
+@dataclass
+class EvalRunConfig:
+    """Everything that decides what a stand-alone evaluation does."""
+
+    policy: Any = None
+    env: Any = None
+    accelerator: AcceleratorConfig = field(default_factory=AcceleratorConfig)
+    tf32: bool | None = True
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    rename_map: Any = None
+    seed: int = 1000
+    job_name: str | None = None
+    output_dir: str | None = None
+
+
+@dataclass
+class DemosDatasetConfig:
+    """Where demonstrations go and how many."""
+
+    root: str | None = None
+    num_episodes: int = 50
+
+
+@dataclass
+class DemosRunConfig:
+    """Everything that decides what a recording holds."""
+
+    env: Any = None
+    dataset: DemosDatasetConfig = field(default_factory=DemosDatasetConfig)
+    action_noise: float = 0.1
+    seed: int = 100_000
+    cameras: list[str] = field(default_factory=list)
+    """Cameras to record, by the simulator's names."""
+    image_size: int = 96
+    """Height and width of a recorded frame, in pixels."""
+    job_name: str | None = None
+    output_dir: str | None = None
+
+
+def conf_dir() -> Path:
+    """The folder of config groups: beside the package in a checkout, inside it in a wheel."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "conf", here.parent / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise RuntimeError(f"conf/ is neither in {here} nor beside it: this installation is broken")
+
+
+SCHEMAS: dict[str, type] = {"train": TrainConfig, "eval": EvalRunConfig, "demos": DemosRunConfig}
+
+
+def parse(command: str, cfg: DictConfig) -> Any:
+    """Turn a composed config into the command's dataclass: interpolations resolved, types checked."""
+    schema = SCHEMAS[command]
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    open_names = [f.name for f in fields(schema) if f.type is Any and f.name in OPEN_GROUPS]
+    opened = {name: _open(name, plain.pop(name, None)) for name in open_names}
+    run = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), plain))
+    for name, value in opened.items():
+        setattr(run, name, value)
+    return run
+
+
+def _open(name: str, node: dict[str, Any] | None) -> Any:
+    """The dataclass that `node["_target_"]` names, type-checked against its own fields."""
+    if node is None:
+        return None
+    target = hydra.utils.get_class(node.pop("_target_"))
+    if not issubclass(target, OPEN_GROUPS[name]):
+        raise ConfigError(f"{name}: {target.__name__} is no {OPEN_GROUPS[name].__name__}; derive it from that class")
+    # Under its own name, so that an error names the key as it is typed.
+    typed = OmegaConf.create({name: OmegaConf.structured(target)})
+    return OmegaConf.to_object(OmegaConf.merge(typed, {name: node}))[name]

@@ -1,0 +1,186 @@
+"""The `meta/` folder of a LeRobotDataset v3.0: what was recorded and where each episode lies."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lerobot.errors import ConfigError
+
+Stats = dict[str, dict[str, np.ndarray]]
+
+VERSION = "v3.0"
+IMAGE_DTYPES = ("image", "video")
+TEXT_DTYPES = ("string", "language")
+
+
+@dataclass(frozen=True)
+class VideoSpans:
+    """Where one camera's frames of each episode lie: the file, and the time of the first frame in it."""
+
+    chunk: np.ndarray
+    file: np.ndarray
+    start_s: np.ndarray
+
+
+@dataclass(frozen=True)
+class DatasetMeta:
+    """What `meta/` says. Frames are numbered through the whole dataset, episode e being `starts[e] .. stops[e] - 1`."""
+
+    root: Path
+    info: dict[str, Any]
+    stats: Stats
+    tasks: list[str]
+    starts: np.ndarray
+    stops: np.ndarray
+    data_files: list[Path]
+    videos: dict[str, VideoSpans]
+
+    @property
+    def fps(self) -> float:
+        """Frames a second, the same in every episode."""
+        return self.info["fps"]
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Name to `dtype`, `shape` and `names`, as in `info.json`; images are (h, w, c) there."""
+        return self.info["features"]
+
+    @property
+    def robot_type(self) -> str | None:
+        """The robot's name, if one was recorded."""
+        return self.info.get("robot_type")
+
+    @property
+    def camera_keys(self) -> list[str]:
+        """Features that are images, stored either way."""
+        return [key for key, feature in self.features.items() if feature["dtype"] in IMAGE_DTYPES]
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes on disk, chosen or not."""
+        return len(self.starts)
+
+    @property
+    def num_frames(self) -> int:
+        """Frames on disk, chosen or not."""
+        return int(self.stops[-1])
+
+    def video_path(self, key: str, episode: int) -> Path:
+        """The mp4 that holds camera `key` of `episode`."""
+        spans = self.videos[key]
+        return self.root / self.info["video_path"].format(
+            video_key=key, chunk_index=int(spans.chunk[episode]), file_index=int(spans.file[episode])
+        )
+
+
+def load_meta(root: str | Path) -> DatasetMeta:
+    """Read `meta/`; the folder is refused in one sentence when it is no LeRobotDataset v3.0."""
+    root = Path(root).expanduser()
+    info = _load_info(root)
+    table = read_parquet(sorted((root / "meta/episodes").glob("*/*.parquet")), root, _episode_columns(info))
+    order = np.argsort(table["episode_index"].to_numpy())
+    column = {name: table[name].to_numpy()[order] for name in table.column_names}
+    starts, stops = column["dataset_from_index"], column["dataset_to_index"]
+    if len(starts) == 0 or starts[0] != 0 or (starts[1:] != stops[:-1]).any() or (stops <= starts).any():
+        raise ConfigError(f"{root}/meta/episodes leaves gaps between its episodes: copy or record the dataset again")
+    chunks_files = np.unique(np.stack([column["data/chunk_index"], column["data/file_index"]], 1), axis=0)
+    videos = {
+        key: VideoSpans(*(column[f"videos/{key}/{part}"] for part in ("chunk_index", "file_index", "from_timestamp")))
+        for key in _video_keys(info)
+    }
+    return DatasetMeta(
+        root=root,
+        info=info,
+        stats=_load_stats(root),
+        tasks=_load_tasks(root),
+        starts=starts,
+        stops=stops,
+        data_files=[root / info["data_path"].format(chunk_index=c, file_index=f) for c, f in chunks_files],
+        videos=videos,
+    )
+
+
+def read_parquet(files: list[Path], root: Path, columns: list[str] | None = None) -> pa.Table:
+    """The rows of `files` one after another; a missing or torn file is named."""
+    if not files:
+        raise ConfigError(f"{root} holds no meta/episodes/*/*.parquet: copy the dataset again, with its whole meta/")
+    tables = []
+    for file in files:
+        with naming(file, root):
+            tables.append(pq.read_table(file, columns=columns, memory_map=True))
+    return pa.concat_tables(tables)
+
+
+@contextmanager
+def naming(file: Path, root: Path) -> Iterator[None]:
+    """Whatever goes wrong while `file` of the dataset `root` is read becomes a sentence that names it."""
+    if not file.is_file():
+        raise ConfigError(f"{root} lacks {file.relative_to(root)}, which its meta/ asks for: copy the dataset again")
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(f"{file} cannot be read ({lines[0].rstrip('.')}): copy it again from its source") from error
+
+
+def _load_info(root: Path) -> dict[str, Any]:
+    file = root / "meta/info.json"
+    if not root.is_dir():
+        raise ConfigError(
+            f"there is no dataset folder {root}: type dataset.root=<the folder that holds meta/ and data/>"
+        )
+    if not file.is_file():
+        inside = sorted(str(found.parents[1]) for found in root.glob("*/meta/info.json"))
+        hint = (
+            f"type one of the datasets inside it, such as dataset.root={inside[0]}"
+            if inside
+            else ("type dataset.root=<the folder that holds meta/ and data/>")
+        )
+        raise ConfigError(f"{root} is no LeRobotDataset (it has no meta/info.json): {hint}")
+    with naming(file, root):
+        info = json.loads(file.read_text())
+        version = info["codebase_version"]
+        info["features"], info["fps"], info["data_path"]
+    if version != VERSION:
+        raise ConfigError(
+            f"{root} is a LeRobotDataset {version} and {VERSION} is read: convert it with LeRobot's "
+            f"`python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=<name> --root={root} --push-to-hub=false`"
+        )
+    return info
+
+
+def _video_keys(info: dict[str, Any]) -> list[str]:
+    return [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
+
+
+def _episode_columns(info: dict[str, Any]) -> list[str]:
+    """The columns that locate an episode: its statistics, a hundred columns, are left on disk."""
+    columns = ["episode_index", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index"]
+    for key in _video_keys(info):
+        columns += [f"videos/{key}/{part}" for part in ("chunk_index", "file_index", "from_timestamp")]
+    return columns
+
+
+def _load_stats(root: Path) -> Stats:
+    file = root / "meta/stats.json"
+    with naming(file, root):
+        stored = json.loads(file.read_text())
+        return {key: {name: np.array(value) for name, value in stats.items()} for key, stats in stored.items()}
+
+
+def _load_tasks(root: Path) -> list[str]:
+    file = root / "meta/tasks.parquet"
+    with naming(file, root):
+        table = pq.read_table(file)
+        names = "task" if "task" in table.column_names else "__index_level_0__"
+        rows = zip(table["task_index"].to_pylist(), table[names].to_pylist(), strict=True)
+        return [task for _, task in sorted(rows)]

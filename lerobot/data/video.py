@@ -1,0 +1,147 @@
+"""Frames out of mp4 files by time, and frames into them."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import av
+import av.error
+import numpy as np
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+MAX_DECODERS = 16
+"""Files that one process keeps open."""
+
+CODECS: dict[str, dict[str, str]] = {
+    # What LeRobot records with: a keyframe every second frame makes random access cheap.
+    "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
+    # What every browser plays.
+    "libx264": {"crf": "20", "preset": "veryfast"},
+}
+PIXEL_FORMAT = "yuv420p"
+
+
+class VideoDecoder:
+    """An open mp4 that is read by time. Reading forward inside a group of pictures decodes each frame once."""
+
+    def __init__(self, path: Path) -> None:
+        self.container = av.open(str(path))
+        self.stream: VideoStream = self.container.streams.video[0]
+        # Frame threads would decode ahead of what a single read asks for.
+        self.stream.thread_type = "NONE"
+        self.half_frame = 0.5 / float(self.stream.average_rate or 1)
+        self.frames = self.container.decode(self.stream)
+        self.current: VideoFrame | None = None
+        self.longest_run = 0.0
+        """The longest stretch, in s, found so far between a keyframe and a frame that needed it."""
+
+    def read(self, time_s: float) -> np.ndarray:
+        """The frame shown at `time_s`, (h, w, 3) uint8. Raises EOFError when there is none, or PyAV's errors."""
+        if not self._continues_to(time_s):
+            self.container.seek(round(time_s / float(self.stream.time_base or 1)), stream=self.stream)
+            self.frames = self.container.decode(self.stream)
+            self.current = next(self.frames, None)
+            self.longest_run = max(self.longest_run, time_s - self._time())
+        while self.current is not None and self._time() < time_s - self.half_frame:
+            self.current = next(self.frames, None)
+        if self.current is None or self._time() > time_s + self.half_frame:
+            raise EOFError("there is no such frame in it")
+        return self.current.to_ndarray(format="rgb24")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.container.close()
+
+    def _continues_to(self, time_s: float) -> bool:
+        """Whether decoding on from the current frame is no more work than a seek would be."""
+        ahead = time_s - self._time()
+        return -self.half_frame <= ahead <= max(self.longest_run, 2 * self.half_frame) + self.half_frame
+
+    def _time(self) -> float:
+        if self.current is None or self.current.pts is None:
+            return float("inf")
+        return float(self.current.pts * self.stream.time_base)
+
+
+class DecoderCache:
+    """At most `size` open files; the one unused for longest is closed first."""
+
+    def __init__(self, size: int = MAX_DECODERS) -> None:
+        self.size = size
+        self.decoders: OrderedDict[Path, VideoDecoder] = OrderedDict()
+
+    def read(self, path: Path, time_s: float) -> np.ndarray:
+        """See `VideoDecoder.read`."""
+        decoder = self.decoders.pop(path, None) or VideoDecoder(path)
+        self.decoders[path] = decoder
+        if len(self.decoders) > self.size:
+            self.decoders.popitem(last=False)[1].close()
+        return decoder.read(time_s)
+
+    def close(self) -> None:
+        """Close every file."""
+        while self.decoders:
+            self.decoders.popitem()[1].close()
+
+
+class VideoEncoder:
+    """An mp4 that grows by (h, w, 3) uint8 frames of one even size; a context manager that finishes the file."""
+
+    def __init__(self, path: Path, fps: float, codec: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.codec = codec
+        self.num_frames = 0
+        self.container = av.open(str(path), "w", options={"movflags": "+faststart"})
+        self.stream: Any = self.container.add_stream(
+            codec, rate=Fraction(fps).limit_denominator(1001), options=CODECS[codec]
+        )
+        self.stream.pix_fmt = PIXEL_FORMAT
+
+    def __enter__(self) -> "VideoEncoder":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def add(self, frames: Iterable[np.ndarray]) -> None:
+        """Append frames."""
+        for pixels in frames:
+            if self.num_frames == 0:
+                self.stream.height, self.stream.width = pixels.shape[:2]
+            frame = VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            self.container.mux(self.stream.encode(frame))
+            self.num_frames += 1
+
+    def close(self) -> None:
+        """Write what the encoder still holds, and the index of the file."""
+        if self.num_frames:
+            self.container.mux(self.stream.encode(None))
+        self.container.close()
+
+
+def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, codec: str = "libx264") -> None:
+    """Write (h, w, 3) uint8 frames as an mp4; an odd last row or column is cut, since yuv420p has none."""
+    with VideoEncoder(path, fps, codec) as encoder:
+        encoder.add(frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames)
+
+
+def video_info(path: Path, fps: float, codec: str) -> dict[str, Any]:
+    """What LeRobot's `info.json` says of a camera stored as video."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        return {
+            "video.height": stream.height,
+            "video.width": stream.width,
+            "video.codec": stream.codec.canonical_name,
+            "video.pix_fmt": stream.pix_fmt,
+            "video.fps": fps,
+            "video.channels": 3,
+            "has_audio": False,
+            "is_depth_map": False,
+            **{f"video.{name}": int(CODECS[codec][name]) for name in ("g", "crf") if name in CODECS[codec]},
+        }

@@ -1,0 +1,78 @@
+"""The fifty tasks of MetaWorld v3, as data. Imports nothing."""
+
+TASKS: dict[str, str] = {
+    "assembly-v3": "Pick up a nut and place it onto a peg",
+    "basketball-v3": "Dunk the basketball into the basket",
+    "bin-picking-v3": "Grasp the puck from one bin and place it into another bin",
+    "box-close-v3": "Grasp the cover and close the box with it",
+    "button-press-topdown-v3": "Press a button from the top",
+    "button-press-topdown-wall-v3": "Bypass a wall and press a button from the top",
+    "button-press-v3": "Press a button",
+    "button-press-wall-v3": "Bypass a wall and press a button",
+    "coffee-button-v3": "Push a button on the coffee machine",
+    "coffee-pull-v3": "Pull a mug from a coffee machine",
+    "coffee-push-v3": "Push a mug under a coffee machine",
+    "dial-turn-v3": "Rotate a dial 180 degrees",
+    "disassemble-v3": "Pick a nut out of a peg",
+    "door-close-v3": "Close a door with a revolving joint",
+    "door-lock-v3": "Lock the door by rotating the lock clockwise",
+    "door-open-v3": "Open a door with a revolving joint",
+    "door-unlock-v3": "Unlock the door by rotating the lock counter-clockwise",
+    "drawer-close-v3": "Push and close a drawer",
+    "drawer-open-v3": "Open a drawer",
+    "faucet-close-v3": "Rotate the faucet clockwise",
+    "faucet-open-v3": "Rotate the faucet counter-clockwise",
+    "hammer-v3": "Hammer a screw on the wall",
+    "hand-insert-v3": "Insert the gripper into a hole",
+    "handle-press-side-v3": "Press a handle down sideways",
+    "handle-press-v3": "Press a handle down",
+    "handle-pull-side-v3": "Pull a handle up sideways",
+    "handle-pull-v3": "Pull a handle up",
+    "lever-pull-v3": "Pull a lever down 90 degrees",
+    "peg-insert-side-v3": "Insert a peg sideways",
+    "peg-unplug-side-v3": "Unplug a peg sideways",
+    "pick-out-of-hole-v3": "Pick up a puck from a hole",
+    "pick-place-v3": "Pick and place a puck to a goal",
+    "pick-place-wall-v3": "Pick a puck, bypass a wall and place the puck",
+    "plate-slide-back-side-v3": "Get a plate from the cabinet sideways",
+    "plate-slide-back-v3": "Get a plate from the cabinet",
+    "plate-slide-side-v3": "Slide a plate into a cabinet sideways",
+    "plate-slide-v3": "Slide a plate into a cabinet",
+    "push-back-v3": "Push the puck to a goal",
+    "push-v3": "Push the puck to a goal",
+    "push-wall-v3": "Bypass a wall and push a puck to a goal",
+    "reach-v3": "Reach a goal position",
+    "reach-wall-v3": "Bypass a wall and reach a goal",
+    "shelf-place-v3": "Pick and place a puck onto a shelf",
+    "soccer-v3": "Kick a soccer into the goal",
+    "stick-pull-v3": "Grasp a stick and pull a box with the stick",
+    "stick-push-v3": "Grasp a stick and push a box using the stick",
+    "sweep-into-v3": "Sweep a puck into a hole",
+    "sweep-v3": "Sweep a puck off the table",
+    "window-close-v3": "Push and close a window",
+    "window-open-v3": "Push and open a window",
+}
+"""Name to the sentence that LeRobot's datasets store with an episode (MetaWorld, Yu et al. 2019, appendix A)."""
+
+GROUPS: dict[str, list[str]] = {
+    "medium": [
+        "basketball-v3",
+        "bin-picking-v3",
+        "box-close-v3",
+        "coffee-pull-v3",
+        "coffee-push-v3",
+        "hammer-v3",
+        "peg-insert-side-v3",
+        "push-wall-v3",
+        "soccer-v3",
+        "sweep-into-v3",
+        "sweep-v3",
+    ],
+    "hard": ["assembly-v3", "hand-insert-v3", "pick-out-of-hole-v3", "pick-place-v3", "push-back-v3", "push-v3"],
+    "very_hard": ["disassemble-v3", "pick-place-wall-v3", "shelf-place-v3", "stick-pull-v3", "stick-push-v3"],
+}
+"""LeRobot's names for the difficulties of Seo et al. 2022 (Masked World Models, arXiv 2206.14244)."""
+GROUPS["easy"] = sorted(set(TASKS).difference(*GROUPS.values()))
+
+CAMERAS = ("behindGripper", "corner", "corner2", "corner3", "corner4", "gripperPOV", "topview")
+"""Cameras of every task's scene. metaworld before 3.1 has no corner4."""

@@ -1,0 +1,161 @@
+"""Rolls a policy out in simulators and counts what it solves."""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lerobot.envs.config import EnvConfig
+from lerobot.envs.result import Episode, EvalResult
+from lerobot.envs.scope import evaluating, preserved_rng, seed_everything
+from lerobot.envs.vector import Lane, Observation, open_lanes
+from lerobot.errors import ConfigError
+from lerobot.features import Feature
+from lerobot.policies.base import Policy
+
+AUTO_VIDEOS = 2
+"""Episodes of a task that `videos="auto"` records."""
+AUTO_BATCH = 10
+"""Episodes side by side where none are asked for: enough to share a forward pass, few enough to set up fast."""
+VIDEO_FPS = 20
+"""Frames a second of a video, at most. It plays in real time."""
+
+
+def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
+    policy: Policy,
+    env: EnvConfig,
+    *,
+    n_episodes: int,
+    seed: int,
+    batch_size: int = 0,
+    use_async_envs: bool = False,
+    videos: int | str = 0,
+    video_dir: Path | None = None,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> EvalResult:
+    """The outcome of `n_episodes` of each task of `env`. Episode i starts from `seed + i` and nothing else decides.
+
+    `batch_size` 0 chooses. `videos` is a number of episodes of each task, or "auto": some where something can be drawn.
+    `should_stop` is asked between batches. The policy's mode and every random generator are left as they were.
+    Raises `ConfigError` where the simulator cannot give what the policy reads.
+    """
+    started = time.perf_counter()
+    features = asked_features(policy)
+    recorded, note = _videos_possible(env, videos if video_dir else 0)
+    env.check(features, policy.outputs, render=recorded > 0)
+    result = EvalResult(note=note)
+    n_lanes = min(n_episodes, batch_size or (os.cpu_count() or 1 if use_async_envs else AUTO_BATCH))
+    with preserved_rng(policy.device), evaluating(policy), open_lanes(env, n_lanes, use_async_envs) as lanes:
+        for task in env.tasks:
+            _open(lanes, task, features, recorded)
+            for first in range(0, n_episodes, n_lanes):
+                if should_stop():
+                    result.stopped = True
+                    break
+                runs = [_Run(task, i, seed + i, i < recorded) for i in range(first, min(first + n_lanes, n_episodes))]
+                seed_everything(seed + first)
+                _roll(policy, lanes, runs, autocast, max(1, round(env.fps / VIDEO_FPS)))
+                result.episodes += [run.row() for run in runs]
+                result.videos += [_save_video(run, video_dir, env.fps) for run in runs if run.frames and video_dir]
+        policy.reset()
+    result.time_s = time.perf_counter() - started
+    return result
+
+
+def asked_features(policy: Policy) -> dict[str, Feature]:
+    """What a simulator is asked to yield for `policy`, under the names that come in before `rename_map`."""
+    incoming = {own: name for name, own in policy.rename_map.items()}
+    return {incoming.get(name, name): feature for name, feature in policy.inputs.items()}
+
+
+@dataclass
+class _Run:
+    """An episode under way."""
+
+    task: str
+    episode: int
+    seed: int
+    recorded: bool
+    done: bool = False
+    success: bool = False
+    sum_reward: float = 0.0
+    length: int = 0
+    frames: list[np.ndarray] = field(default_factory=list)
+
+    def row(self) -> Episode:
+        return Episode(self.episode, self.task, self.seed, self.success, self.sum_reward, self.length)
+
+
+def _videos_possible(env: EnvConfig, videos: int | str) -> tuple[int, str]:
+    """How many episodes of a task to record, and why none are although some were welcome."""
+    if videos != "auto":
+        return int(videos), ""
+    works, reason = env.can_render()
+    return (AUTO_VIDEOS, "") if works else (0, f"no video: nothing can be drawn here ({reason})")
+
+
+def _open(lanes: list[Lane], task: str, features: dict[str, Feature], recorded: int) -> None:
+    for i, lane in enumerate(lanes):
+        lane.ask("open", task, features, i < recorded)  # lane i takes the episodes i, i + len(lanes), ...
+    for lane in lanes:
+        lane.answer()
+
+
+def _roll(
+    policy: Policy,
+    lanes: list[Lane],
+    runs: list[_Run],
+    autocast: Callable[[], AbstractContextManager],
+    frame_every: int,
+) -> None:
+    """Take `runs`, one a lane, to their ends. One that has ended keeps its last observation and is stepped no more."""
+    policy.reset()
+    for lane, run in zip(lanes, runs, strict=False):
+        lane.ask("reset", run.seed)
+    observations = [lane.answer() for lane, _ in zip(lanes, runs, strict=False)]
+    _draw(lanes, runs, range(len(runs)))
+    while active := [i for i, run in enumerate(runs) if not run.done]:
+        with autocast():
+            actions = policy.select_action(_batch(observations, policy.device))
+        actions = actions.to("cpu", torch.float32).numpy()
+        for i in active:
+            lanes[i].ask("step", actions[i])
+        for i in active:
+            run = runs[i]
+            observations[i], reward, run.done, run.success = lanes[i].answer()
+            run.sum_reward += reward
+            run.length += 1
+        _draw(lanes, runs, [i for i in active if runs[i].done or runs[i].length % frame_every == 0])
+
+
+def _draw(lanes: list[Lane], runs: list[_Run], shown: Iterable[int]) -> None:
+    """Add a frame to each of the `shown` runs that are recorded."""
+    shown = [i for i in shown if runs[i].recorded]
+    for i in shown:
+        lanes[i].ask("render")
+    for i in shown:
+        runs[i].frames.append(lanes[i].answer())
+
+
+def _batch(observations: list[Observation], device: torch.device) -> dict[str, torch.Tensor]:
+    """Observations of several simulators as the policy reads them: numbers `(b, s)`, pictures `(b, c, h, w)` uint8."""
+    batch = {}
+    for name in observations[0]:
+        values = torch.from_numpy(np.stack([observation[name] for observation in observations])).to(device)
+        batch[name] = values.movedim(-1, 1) if values.dim() == 4 else values
+    return batch
+
+
+def _save_video(run: _Run, folder: Path, fps: float) -> Path:
+    from lerobot.data.video import write_video
+
+    path = folder / f"{run.task}_{run.episode:03d}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_video(path, run.frames, fps / max(1, round(fps / VIDEO_FPS)))
+    return path

@@ -1,0 +1,8 @@
+"""The one exception that a user's mistake raises."""
+
+
+class ConfigError(ValueError):
+    """A request that cannot be honoured. The message is one sentence that says what to type instead.
+
+    Commands print it as `error: ...` and leave with status 2, before anything is built or overwritten.
+    """

@@ -1,0 +1,31 @@
+"""One update: the same lines for no, bf16 and fp16."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lerobot.accelerator.stack import Stack, Update
+
+
+def train_step(
+    model: nn.Module, batches: Sequence[dict[str, Any]], optimizer: Optimizer, stack: Stack, clip_norm: float
+) -> tuple[dict[str, Tensor], Update]:
+    """Apply one update from the mean gradient over `batches`; return its losses and what became of it.
+
+    Cutting a batch into equal micro-batches changes peak memory and nothing else. All returned tensors are 0-d and still
+    on the device: reading one waits for it, so they are read only when they are logged.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    losses: list[dict[str, Tensor]] = []
+    for batch in batches:
+        with stack.autocast():
+            loss, parts = model(batch)
+        stack.backward(loss / len(batches))
+        losses.append({"loss": loss.detach(), **parts})
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    update = stack.update(optimizer, parameters, clip_norm)
+    metrics = {f"train/{key}": torch.stack([part[key] for part in losses]).mean() for key in losses[0]}
+    return {**metrics, "train/grad_norm": update.grad_norm}, update

@@ -1,0 +1,171 @@
+"""Runs and policies that exist already, as the base of a new command line. Imports no torch.
+
+`resume=` and `--config_path=` put a stored run config in place of `conf/<command>.yaml`; `policy.path=` puts a stored policy
+config in place of `conf/policy/<type>.yaml`. What is typed then applies on top, and is checked, as on any other line.
+"""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from lerobot.checkpoint import paths
+from lerobot.cli import Line, grammar, translate
+from lerobot.config import OPEN_GROUPS, SCHEMAS
+from lerobot.errors import ConfigError
+
+CONFIG_FILE = paths.TRAIN_CONFIG_FILE
+_MAY_CHANGE = (
+    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|accelerator\..*|grad_scaler|precision|tf32|wandb(\..*)?"
+    r"|steps|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|optimizer\.lr|eval\..*|output_dir"
+    r"|hydra\..*"
+)
+
+
+def rebase(command: str, line: Line) -> str:
+    """Rewrite `line` so that it applies to what it names; return the name of the primary config."""
+    name = command
+    if command == "train":
+        resume, config_path = line.take("resume"), line.take("config_path")
+        step_folder = _resumed(resume, config_path, line)
+        if step_folder is not None:
+            name = _resume(step_folder, line)
+        elif config_path is not None:
+            name = _rerun(_unquote(config_path), line)
+    if (path := line.take("policy.path")) is not None:
+        _use_policy(path, line)
+    return name
+
+
+def _unquote(value: str) -> str:
+    return value[1:-1].replace("\\'", "'") if len(value) > 1 and value[0] == value[-1] == "'" else value
+
+
+def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | None:
+    """The step folder that the line goes on from, if it does."""
+    if resume is None or resume.lower() in ("false", "null"):
+        return None
+    if line.is_multirun:
+        raise ConfigError("resume goes on with one run: leave out -m")
+    if resume.lower() == "true":
+        if config_path is None:
+            raise ConfigError("resume=true does not say which run: type resume=<run folder>")
+        resume = config_path
+    if resume == "auto":
+        folder = line.get("output_dir")
+        if folder is None:
+            raise ConfigError("resume=auto looks for the newest checkpoint in output_dir: type output_dir=<folder> too")
+        if not (Path(_unquote(folder)) / "checkpoints" / "last").exists():
+            return None
+        resume = folder
+    if line.only_looks and not Path(_unquote(resume)).exists():
+        return None
+    return _step_folder(_unquote(resume))
+
+
+def _step_folder(path: str) -> Path:
+    folder = paths.find_pretrained(path).parent
+    if not (folder / "training_state").is_dir() or not (folder / paths.PRETRAINED_FOLDER / CONFIG_FILE).is_file():
+        raise ConfigError(f"{path} holds a policy and no training state: start a new run from it with policy.path={path}")
+    return folder
+
+
+def _resume(step_folder: Path, line: Line) -> str:
+    run = step_folder.parent.parent
+    stored = _read(step_folder / "pretrained_model" / CONFIG_FILE)
+    for _, key, _ in line.words:
+        if not re.fullmatch(_MAY_CHANGE, key):
+            raise ConfigError(
+                f"{key} cannot change when a run goes on: leave it out, or start a new run with "
+                f"policy.path={step_folder / 'pretrained_model'}"
+            )
+    asked = line.take("output_dir")
+    if asked is not None and Path(_unquote(asked)).resolve() != run.resolve():
+        raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
+    if (rate := line.get("policy.optimizer_lr")) is not None:
+        line.put("optimizer.lr", rate)
+    line.put("hydra.run.dir", grammar(str(run)))
+    line.put("hydra.output_subdir", f".hydra.{len(list(run.glob('.hydra*')))}")
+    line.put("resume", grammar(str(step_folder)))
+    stored["output_dir"] = None
+    return _store("resumed", stored, line)
+
+
+def _rerun(path: str, line: Line) -> str:
+    if line.only_looks and not Path(path).exists():
+        return "train"
+    file = Path(path)
+    if not file.is_file():
+        file = paths.find_pretrained(path) / CONFIG_FILE
+    stored = _read(file)
+    if "_target_" not in (stored.get("policy") or {}):  # written by LeRobot: its words, read as if typed first
+        typed = line.words
+        line.words = translate([f"{key}={value}" for key, value in _flat(stored)]).words
+        for prefix, key, value in typed:
+            line.put(key, value or "", prefix)
+        return "train"
+    stored.update(output_dir=None, resume=None)
+    return _store("rerun", stored, line)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read as a run's config ({error}): name a run, or its {CONFIG_FILE}") from error
+
+
+def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """A nested config as (dotted key, typed value); what is null says nothing."""
+    rows: list[tuple[str, str]] = []
+    for key, value in node.items():
+        if key in ("image_transforms", "peft", "job", "checkpoint_path", "output_dir") or value is None or value == {}:
+            continue
+        whole = key in ("input_features", "output_features", "normalization_mapping", "rename_map")
+        if isinstance(value, dict) and not whole:
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", grammar(value) if isinstance(value, (dict, list, str, bool)) else str(value)))
+    return rows
+
+
+def _store(name: str, stored: dict[str, Any], line: Line) -> str:
+    """Register `stored` as a primary config with the typed group choices on top of it; return its name."""
+    groups = [word for word in line.words if word[1] in (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "experiment", "debug")]
+    for _, group, _ in groups:
+        if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
+            stored.pop(group, None)
+    line.words = [word for word in line.words if word not in groups]
+    store = ConfigStore.instance()
+    store.store(name=f"_{name}_values", node=stored, package="_global_")
+    chosen = [{group: value} for _, group, value in groups]
+    defaults = ["train_schema", {"hydra": "train"}, f"_{name}_values", *chosen, "_self_"]
+    store.store(name=f"_{name}", node={"defaults": defaults})
+    return f"_{name}"
+
+
+def _use_policy(value: str, line: Line) -> None:
+    """Make each checkpoint in `value` (a sweep has several) an option of the policy group."""
+    options = []
+    for number, path in enumerate(_unquote(value).split(",") if line.is_multirun else [_unquote(value)]):
+        if line.only_looks and not Path(path).exists():
+            line.put("policy.pretrained_path", grammar(path))
+            return
+        folder = paths.find_pretrained(path)
+        config = paths.read_policy_config(folder)
+        config.pretrained_path = str(folder)
+        node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
+        options.append(f"_from_checkpoint_{number}")
+        ConfigStore.instance().store(group="policy", name=options[-1], node=node)
+    if line.get("policy") is not None:
+        line.take("policy")
+    line.put("policy", ",".join(options))
+
+
+def register_schemas() -> None:
+    """Tell Hydra the types of every key, once."""
+    for command, schema in SCHEMAS.items():
+        ConfigStore.instance().store(name=f"{command}_schema", node=schema)

@@ -1,0 +1,70 @@
+"""`metrics.jsonl`, the record of truth of a run: strict JSON, one object a row, whole rows only."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lerobot.tracking.sink import Row, Sink
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class JsonlSink(Sink):
+    """Appends each row and hands it to the system at once, so that a kill loses at most the row being written.
+
+    A full disk raises `OSError`: a run without its record is not a run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, row: Row) -> None:
+        """Numbers that JSON does not have (NaN, inf) become null."""
+        self._file.write(json.dumps({key: strict(value) for key, value in row.items()}, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Further rows are refused."""
+        self._file.close()
+
+
+def strict(value: Any) -> Any:
+    """`value`, or None where strict JSON cannot hold it."""
+    return value if not isinstance(value, float) or abs(value) < float("inf") else None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a `metrics.jsonl`. A last line that a kill tore is left out; a broken one before it is an error."""
+    rows = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+    return rows
+
+
+def truncate_after(path: Path, step: int) -> list[dict[str, Any]]:
+    """Move the rows beyond `step` to the first free `metrics.<n>.jsonl`, and return those that stay.
+
+    Called when a run resumes from a checkpoint of `step`. A kill in the middle loses no row.
+    """
+    rows = read_metrics(path) if path.exists() else []
+    kept = [row for row in rows if row["step"] <= step]
+    beyond = [row for row in rows if row["step"] > step]
+    if beyond:
+        number = 1
+        while (archive := path.with_suffix(f".{number}{path.suffix}")).exists():
+            number += 1
+        _write(archive, beyond)
+    if rows or path.exists():  # Also drops a torn last line, which the next row would be glued to.
+        partial = path.with_suffix(".tmp")
+        _write(partial, kept)
+        partial.replace(path)
+    return kept
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), encoding="utf-8")

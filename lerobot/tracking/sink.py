@@ -1,0 +1,27 @@
+"""Where rows go. A place takes what it can show and ignores the rest."""
+
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+"""`step`, `time_s` and the metrics; numbers may be NaN, and None stands for no value."""
+
+
+class Sink:
+    """A place that shows nothing: the base of those that do."""
+
+    def advance(self, step: int) -> None:
+        """Update `step` is done."""
+
+    def log(self, row: Row) -> None:
+        """Take one row."""
+
+    def log_skipped(self, row: Row) -> None:
+        """Take the row of one skipped update."""
+        self.log(row)
+
+    def video(self, step: int, key: str, path: Path) -> None:
+        """Take an mp4."""
+
+    def checkpoint(self, step: int, folder: Path) -> None:
+        """Take a complete checkpoint folder."""

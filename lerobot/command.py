@@ -1,9 +1,11 @@
 """Runs a command: Hydra composes, the task works, and whatever goes wrong leaves as one sentence and a status."""
 
+import importlib
 import importlib.metadata
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lerobot.cli import Line, translate
-from lerobot.config import conf_dir, parse
+from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError
 from lerobot.explain import sentence
 from lerobot.status import write_status
@@ -166,3 +168,13 @@ def exit_status(states: Sequence[str]) -> int:
         if state in states:
             return status
     return DONE
+
+
+def run(config: Any) -> Path:
+    """Do what the command of `config` does, in `config.output_dir` or a new folder; return the folder."""
+    command = next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
+    if config.output_dir is None:
+        config.output_dir = _new_folder(f"outputs/{command}/{time.strftime('%Y-%m-%d/%H-%M-%S')}_{config.job_name}")
+    work = importlib.import_module(f"lerobot.{command}").work
+    work(config)
+    return Path(config.output_dir)

@@ -4,6 +4,7 @@ A closed group (every key is ours) is a dataclass below. An open group (policy, 
 dataclass as `_target_` in `conf/`, so that another package can bring its own.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -169,6 +170,8 @@ class TrainConfig:
     job_name: str | None = None
     output_dir: str | None = None
     """The run's folder."""
+    interrupt_after: int | None = None
+    """Stop after this update as a signal would, and go on from the checkpoint: shows that the run can be resumed."""
     resume: str | None = None
     """A run, a checkpoints folder, a step folder, `last`, or a `train_config.json`."""
 
@@ -239,7 +242,29 @@ def parse(command: str, cfg: DictConfig) -> Any:
     run = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), plain))
     for name, value in opened.items():
         setattr(run, name, value)
+    if command != "demos":
+        _refuse_impossible(run)
     return run
+
+
+def _refuse_impossible(run: Any) -> None:
+    """What no machine can do is refused before torch is imported."""
+    if run.accelerator.mixed_precision == "fp16" and run.policy.device == "cpu":
+        raise ConfigError(
+            "precision=fp16 does not work on device=cpu: accelerate builds no loss scaler there and the run would be "
+            "float32; type precision=bf16 or precision=no, or name an accelerator"
+        )
+
+
+def to_plain(run: Any) -> dict[str, Any]:
+    """A run config as JSON that `--config_path=` and `resume=` read back: `parse` undone."""
+    plain = dataclasses.asdict(run)
+    for name in OPEN_GROUPS:
+        value = getattr(run, name, None)
+        if isinstance(value, OPEN_GROUPS[name]):
+            cls = type(value)
+            plain[name] = {"_target_": f"{cls.__module__}.{cls.__qualname__}", **plain[name]}
+    return plain
 
 
 def _open(name: str, node: dict[str, Any] | None) -> Any:

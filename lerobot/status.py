@@ -2,16 +2,21 @@
 
 import json
 import os
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from lerobot.errors import ConfigError
 
 STATUS_FILE = "status.json"
 
 
 def now() -> str:
     """The time in UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -31,3 +36,26 @@ def write_status(folder: Path, **changes: Any) -> None:
     """Change keys of `status.json`: state (running, done, failed, refused or stopped), step, steps, error, started, ended."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STATUS_FILE, {**read_status(folder), **changes})
+
+
+@dataclass
+class Final:
+    """How a run ends, filled in by whoever runs it."""
+
+    state: str = "done"
+    step: int | None = None
+
+
+@contextmanager
+def running(folder: Path, **facts: Any) -> Iterator[Final]:
+    """Keep `status.json` while a run goes on: running, and at the end what became of it, also after an exception."""
+    write_status(folder, state="running", step=None, error=None, started=now(), ended=None, pid=os.getpid(), **facts)
+    final = Final()
+    try:
+        yield final
+    except BaseException as error:
+        state = "refused" if isinstance(error, ConfigError) else "failed"
+        write_status(folder, state=state, error=f"{type(error).__name__}: {error}", ended=now())
+        raise
+    step = {} if final.step is None else {"step": final.step}
+    write_status(folder, state=final.state, ended=now(), **step)

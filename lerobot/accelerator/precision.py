@@ -22,12 +22,6 @@ def check_precision(precision: str, device: Device) -> None:
         raise ConfigError(f"precision=bf16 is only emulated on {device.name or device.backend}: type precision={instead}")
 
 
-def check_request(precision: str, request: str | None) -> None:
-    """Refuse what no machine can do, before torch is asked anything: float16 training on the processor."""
-    if request == "cpu":
-        check_precision(precision, Device("cpu", fp16=False))
-
-
 @contextmanager
 def observed_dtypes(module: nn.Module) -> Iterator[set[torch.dtype]]:
     """Collect the dtypes in which linear and convolution layers put out, as a hook sees them."""

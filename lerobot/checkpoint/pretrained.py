@@ -54,8 +54,11 @@ def load_policy(path: str | Path, device: str | torch.device = "cpu", *, config:
     """
     folder = find_pretrained(path)
     config = read_policy_config(folder) if config is None else config
-    policy = _blank(config).build(_read_stats(folder, config))
+    stats = _read_stats(folder, config)
+    policy = _blank(config).build(stats)
     policy.config = replace(config, device=str(device))
+    # To the last bit those that the weights were trained behind.
+    policy.normalizer = Normalizer(policy.normalizer.features, config.normalization_mapping, stats)
     weights = load_file(folder / WEIGHTS_FILE, device="cpu")
     _check_weights(folder, policy.state_dict(), weights)
     policy.load_state_dict(weights)

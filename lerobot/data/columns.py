@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lerobot.data.meta import DatasetMeta, naming
@@ -133,13 +132,12 @@ class _ImageFiles:
         self.index = folder and folder / f"{key}.npy"
         self.data: BinaryIO = (folder / f"{key}.bin").open("wb") if folder else io.BytesIO()
 
-    def add(self, values: pa.Array, at: int) -> None:
-        files = pc.struct_field(values, "bytes")
+    def add(self, values: Any, at: int) -> None:
+        files = values.field("bytes")
         if files.null_count:
             raise ValueError("an image is stored as a path, not as bytes")
-        self.offsets[at + 1 : at + 1 + len(files)] = self.offsets[at] + np.cumsum(pc.binary_length(files).to_numpy())
-        for file in files:
-            self.data.write(file.as_buffer())
+        for i, file in enumerate(files, at):
+            self.offsets[i + 1] = self.offsets[i] + self.data.write(file.as_buffer())
 
     def column(self) -> Column:
         assert isinstance(self.data, io.BytesIO)

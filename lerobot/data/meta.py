@@ -149,7 +149,8 @@ def _load_info(root: Path) -> dict[str, Any]:
     with naming(file, root):
         info = json.loads(file.read_text())
         version = info["codebase_version"]
-        info["features"], info["fps"], info["data_path"]
+        for name in {"features", "fps", "data_path"} - info.keys():
+            raise ValueError(f"it has no {name!r}")
     if version != VERSION:
         raise ConfigError(
             f"{root} is a LeRobotDataset {version} and {VERSION} is read: convert it with LeRobot's "

@@ -71,8 +71,8 @@ class LeRobotDataset(Dataset):
     def __getitem__(self, i: int) -> dict[str, Any]:
         """One frame with its windows, and the sentence of its `task`."""
         item: dict[str, Any] = {key: value[0] for key, value in self.__getitems__([i]).items()}
-        frame = self.frame_numbers([i])[0]
-        return item | {"task": self.meta.tasks[self._columns["task_index"][frame]]}
+        task = self._read("task_index", self.frame_numbers([i]))
+        return item | {"task": self.meta.tasks[int(task)]}
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """A batch: each feature with the axis b first."""
@@ -124,12 +124,12 @@ class LeRobotDataset(Dataset):
         """Decoded images (n, h, w, c) uint8."""
         pixels = np.empty((len(frames), *self.meta.features[key]["shape"]), np.uint8)
         mode = {1: "L", 3: "RGB", 4: "RGBA"}[pixels.shape[-1]]
-        for out, frame in zip(pixels, frames, strict=True):
+        for i, frame in enumerate(frames.tolist()):
             try:
                 image = Image.open(io.BytesIO(files[frame])).convert(mode)
-                _copy(out, np.asarray(image).reshape(image.height, image.width, -1))
+                _copy(pixels[i], np.asarray(image).reshape(image.height, image.width, -1))
             except DECODE_ERRORS as error:
-                episode = int(self._episode_of(frame))
+                episode = int(self._episode_of(np.array(frame)))
                 raise _damaged(f"{key} in {self.meta.root}", episode, error) from error
         return pixels
 
@@ -138,10 +138,10 @@ class LeRobotDataset(Dataset):
         pixels = np.empty((len(frames), *self.meta.features[key]["shape"]), np.uint8)
         episodes = self._episode_of(frames)
         times = self.meta.videos[key].start_s[episodes] + (frames - self.meta.starts[episodes]) / self.meta.fps
-        for out, episode, time_s in zip(pixels, episodes.tolist(), times.tolist(), strict=True):
+        for i, (episode, time_s) in enumerate(zip(episodes.tolist(), times.tolist(), strict=True)):
             path = self.meta.video_path(key, episode)
             try:
-                _copy(out, self._decoders.read(path, time_s))
+                _copy(pixels[i], self._decoders.read(path, time_s))
             except DECODE_ERRORS as error:
                 raise _damaged(f"{path} at {time_s:.3f} s", episode, error) from error
         return pixels

@@ -9,7 +9,7 @@ import pyarrow as pa
 from PIL import Image
 
 from lerobot.data.columns import row_shape
-from lerobot.data.meta import IMAGE_DTYPES, Stats
+from lerobot.data.meta import Stats
 
 
 def data_schema(features: dict[str, dict[str, Any]]) -> pa.Schema:
@@ -51,14 +51,14 @@ def _png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def stats_columns(stats: list[Stats], features: dict[str, dict[str, Any]]) -> dict[str, pa.Array]:
+def stats_columns(stats: list[Stats]) -> dict[str, pa.Array]:
     """One column a statistic of a feature: lists, three deep for images."""
     columns: dict[str, pa.Array] = {}
     for key, names in stats[0].items():
         for name in names:
-            kind: pa.DataType = pa.list_(pa.int64() if name == "count" else pa.float64())
-            if features[key]["dtype"] in IMAGE_DTYPES and name != "count":
-                kind = pa.list_(pa.list_(kind))
+            kind: pa.DataType = pa.int64() if name == "count" else pa.float64()
+            for _ in names[name].shape:
+                kind = pa.list_(kind)
             columns[f"stats/{key}/{name}"] = pa.array([episode[key][name].tolist() for episode in stats], kind)
     return columns
 

@@ -1,11 +1,12 @@
 """Frames out of mp4 files by time, and frames into them."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import av.error
@@ -13,16 +14,27 @@ import numpy as np
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+PIXEL_FORMAT = "yuv420p"
 MAX_DECODERS = 16
 """Files that one process keeps open."""
 
-CODECS: dict[str, dict[str, str]] = {
-    # What LeRobot records with: a keyframe every second frame makes random access cheap.
-    "libsvtav1": {"g": "2", "crf": "30", "preset": "12"},
-    # What every browser plays.
-    "libx264": {"crf": "20", "preset": "veryfast"},
-}
-PIXEL_FORMAT = "yuv420p"
+
+class Codec(NamedTuple):
+    """An encoder of FFmpeg and its options."""
+
+    name: str
+    options: dict[str, str]
+
+
+PLAYER_CODEC = Codec("libx264", {"crf": "20", "preset": "veryfast"})
+"""What every browser plays."""
+
+
+def dataset_codec() -> Codec:
+    """What LeRobot records with, or H.264 where PyAV lacks it; a keyframe every second frame is cheap to seek."""
+    if "libsvtav1" in av.codecs_available:
+        return Codec("libsvtav1", {"g": "2", "crf": "30", "preset": "12"})
+    return Codec("libx264", {"g": "2", "crf": "23", "preset": "veryfast"})
 
 
 class VideoDecoder:
@@ -33,6 +45,7 @@ class VideoDecoder:
         self.stream: VideoStream = self.container.streams.video[0]
         # Frame threads would decode ahead of what a single read asks for.
         self.stream.thread_type = "NONE"
+        self.tick_s = float(self.stream.time_base or 1)
         self.half_frame = 0.5 / float(self.stream.average_rate or 1)
         self.frames = self.container.decode(self.stream)
         self.current: VideoFrame | None = None
@@ -42,7 +55,7 @@ class VideoDecoder:
     def read(self, time_s: float) -> np.ndarray:
         """The frame shown at `time_s`, (h, w, 3) uint8. Raises EOFError when there is none, or PyAV's errors."""
         if not self._continues_to(time_s):
-            self.container.seek(round(time_s / float(self.stream.time_base or 1)), stream=self.stream)
+            self.container.seek(round(time_s / self.tick_s), stream=self.stream)
             self.frames = self.container.decode(self.stream)
             self.current = next(self.frames, None)
             self.longest_run = max(self.longest_run, time_s - self._time())
@@ -64,7 +77,7 @@ class VideoDecoder:
     def _time(self) -> float:
         if self.current is None or self.current.pts is None:
             return float("inf")
-        return float(self.current.pts * self.stream.time_base)
+        return self.current.pts * self.tick_s
 
 
 class DecoderCache:
@@ -91,14 +104,16 @@ class DecoderCache:
 class VideoEncoder:
     """An mp4 that grows by (h, w, 3) uint8 frames of one even size; a context manager that finishes the file."""
 
-    def __init__(self, path: Path, fps: float, codec: str) -> None:
+    def __init__(self, path: Path, fps: float, codec: Codec) -> None:
+        # SVT-AV1 prints its settings to stderr unless told otherwise.
+        os.environ.setdefault("SVT_LOG", "1")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.codec = codec
         self.num_frames = 0
+        self.num_bytes = 0
         self.container = av.open(str(path), "w", options={"movflags": "+faststart"})
         self.stream: Any = self.container.add_stream(
-            codec, rate=Fraction(fps).limit_denominator(1001), options=CODECS[codec]
+            codec.name, rate=Fraction(fps).limit_denominator(1001), options=codec.options
         )
         self.stream.pix_fmt = PIXEL_FORMAT
 
@@ -114,23 +129,27 @@ class VideoEncoder:
             if self.num_frames == 0:
                 self.stream.height, self.stream.width = pixels.shape[:2]
             frame = VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            self.container.mux(self.stream.encode(frame))
+            self._mux(self.stream.encode(frame))
             self.num_frames += 1
 
     def close(self) -> None:
         """Write what the encoder still holds, and the index of the file."""
         if self.num_frames:
-            self.container.mux(self.stream.encode(None))
+            self._mux(self.stream.encode(None))
         self.container.close()
 
+    def _mux(self, packets: list[av.Packet]) -> None:
+        self.num_bytes += sum(packet.size for packet in packets)
+        self.container.mux(packets)
 
-def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, codec: str = "libx264") -> None:
+
+def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, codec: Codec = PLAYER_CODEC) -> None:
     """Write (h, w, 3) uint8 frames as an mp4; an odd last row or column is cut, since yuv420p has none."""
     with VideoEncoder(path, fps, codec) as encoder:
         encoder.add(frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames)
 
 
-def video_info(path: Path, fps: float, codec: str) -> dict[str, Any]:
+def video_info(path: Path, fps: float, codec: Codec) -> dict[str, Any]:
     """What LeRobot's `info.json` says of a camera stored as video."""
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
@@ -143,5 +162,5 @@ def video_info(path: Path, fps: float, codec: str) -> dict[str, Any]:
             "video.channels": 3,
             "has_audio": False,
             "is_depth_map": False,
-            **{f"video.{name}": int(CODECS[codec][name]) for name in ("g", "crf") if name in CODECS[codec]},
+            **{f"video.{name}": int(codec.options[name]) for name in ("g", "crf")},
         }

@@ -16,13 +16,12 @@ from lerobot.data.columns import row_shape
 from lerobot.data.meta import IMAGE_DTYPES, VERSION, Stats
 from lerobot.data.statistics import aggregate, episode_stats
 from lerobot.data.tables import arrow_column, data_schema, stats_columns, tasks_table
-from lerobot.data.video import VideoEncoder, video_info
+from lerobot.data.video import VideoEncoder, dataset_codec, video_info
 from lerobot.errors import ConfigError
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
-VIDEO_CODEC = "libsvtav1"
 CHUNK_FILES = 1000
 DATA_FILE_MB = 100
 VIDEO_FILE_MB = 200
@@ -70,9 +69,10 @@ class DatasetWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
-            self.close()
-        else:
+        try:
+            if error is None:
+                self.close()
+        finally:
             self.discard()
 
     def add_episode(self, frames: Mapping[str, np.ndarray], task: str) -> None:
@@ -101,20 +101,20 @@ class DatasetWriter:
     def close(self) -> None:
         """Finish all files and move the dataset to `root`."""
         if not self.episodes:
-            self.discard()
             raise ConfigError(f"{self.root} would hold no episode: record at least one")
         self._data.close()
         for key, video in self._videos.items():
             video.close()
             first = self.folder / VIDEO_PATH.format(video_key=key, chunk_index=0, file_index=0)
-            self.features[key]["info"] = video_info(first, self.fps, VIDEO_CODEC)
+            self.features[key]["info"] = video_info(first, self.fps, dataset_codec())
         self._write_meta()
         if self.root.exists():
-            raise ConfigError(f"{self.root} appeared while it was recorded: the episodes are in {self.folder}")
+            beside = self.folder.rename(self.root.with_name(f"{self.root.name}-{os.getpid()}"))
+            raise ConfigError(f"{self.root} appeared while it was recorded: type dataset.root={beside} instead")
         self.folder.rename(self.root)
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove what is not yet at `root`."""
         self._data.close()
         for video in self._videos.values():
             video.close()
@@ -140,7 +140,7 @@ class DatasetWriter:
         episodes = pa.table(
             {
                 **_episode_columns(self.episodes),
-                **stats_columns(self.stats, self.features),
+                **stats_columns(self.stats),
                 **_place(len(self.episodes)),
             }
         )
@@ -227,11 +227,11 @@ class _VideoFile:
         place = self.numbering.place()
         path = self.folder / VIDEO_PATH.format(video_key=self.key, **place)
         if self.encoder is None:
-            self.encoder = VideoEncoder(path, self.fps, VIDEO_CODEC)
+            self.encoder = VideoEncoder(path, self.fps, dataset_codec())
         first = self.encoder.num_frames
         self.encoder.add(frames)
         span = {"from_timestamp": first / self.fps, "to_timestamp": self.encoder.num_frames / self.fps}
-        if path.stat().st_size >= VIDEO_FILE_MB * 2**20:
+        if self.encoder.num_bytes >= VIDEO_FILE_MB * 2**20:
             self.close()
             self.numbering.files += 1
         return {f"videos/{self.key}/{name}": value for name, value in {**place, **span}.items()}

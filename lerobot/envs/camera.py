@@ -1,4 +1,6 @@
 """Draws frames of a MuJoCo model without a screen."""
+# mujoco's names come from compiled modules that have no stubs.
+# pyright: reportAttributeAccessIssue=false
 
 import importlib
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from lerobot.envs import gl
 class Camera:
     """One GL context and frame buffer for all cameras of a model; `sizes` are the `(height, width)` to be drawn.
 
-    MuJoCo's own renderer binds to the backend that was set when `mujoco` was first imported; this one asks when it is made.
+    MuJoCo's own renderer binds to the backend that was set when `mujoco` was first imported; this one asks when made.
     """
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, sizes: Sequence[tuple[int, int]]) -> None:

@@ -117,7 +117,7 @@ class MetaWorldConfig(EnvConfig):
                 )
         drawn = [name for name, feature in inputs.items() if feature.type == "VISUAL"]
         if drawn or render:
-            gl.require(f"the policy's camera {drawn[0]}" if drawn else "a video")
+            gl.require(f"the camera {drawn[0]}" if drawn else "eval.videos=1 or more")
 
     def can_render(self) -> tuple[bool, str]:
         """See `EnvConfig.can_render`."""
@@ -146,8 +146,8 @@ class MetaWorldConfig(EnvConfig):
                 raise ConfigError(f"the policy's {name} has shape {list(feature.shape)}: a camera here gives [3, h, w]")
             if self.camera_of(name) not in metaworld_tasks.CAMERAS:
                 raise ConfigError(
-                    f"the policy reads {name} and MetaWorld's cameras are {', '.join(metaworld_tasks.CAMERAS)}: "
-                    f"add rename_map={{{CAMERA_PREFIX}corner2: {name}}}, or the camera that it was trained on"
+                    f"{name}: MetaWorld's cameras are {', '.join(metaworld_tasks.CAMERAS)}, use one of them "
+                    f"(a policy that calls corner2 so takes rename_map={{{CAMERA_PREFIX}corner2: {name}}})"
                 )
         else:
             raise ConfigError(
@@ -166,7 +166,7 @@ class MetaWorldConfig(EnvConfig):
         if agrees[self.obs_type]:
             return
         raise ConfigError(
-            f"env.obs_type={self.obs_type} does not give what the policy reads ({', '.join(inputs)}): leave env.obs_type out"
+            f"env.obs_type={self.obs_type} is not what the policy reads ({', '.join(inputs)}): leave env.obs_type out"
         )
 
 

@@ -33,9 +33,9 @@ os._exit(0)
 
 @functools.cache
 def can_render() -> tuple[bool, str]:
-    """Whether MuJoCo can draw here, and the backend's name or the reason why not. Tried once a process (about 0.7 s).
+    """Whether MuJoCo can draw here, and the backend's name or the reason why not. Tried once a process (0.3 s).
 
-    `MUJOCO_GL` is obeyed. Where it is unset, the backend found is written there, so that processes started later use it.
+    `MUJOCO_GL` is obeyed. Where it is unset, the backend found is written there, for processes that are started later.
     """
     problems = []
     for backend in _candidates():
@@ -52,7 +52,7 @@ def require(what: str) -> None:
     works, reason = can_render()
     if not works:
         raise ConfigError(
-            f"{what} needs a GL context and none works here ({reason}): install {PACKAGES}, or leave it out"
+            f"{what} needs a GL context and none works here ({reason}): install {PACKAGES}, or go without it"
         )
 
 

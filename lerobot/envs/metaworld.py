@@ -1,8 +1,11 @@
 """MetaWorld v3 as a gymnasium environment whose observations are what a policy reads."""
+# mujoco's names come from compiled modules that have no stubs.
+# pyright: reportAttributeAccessIssue=false
 
 import copy
 import functools
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +29,8 @@ VIDEO_SIZE = (240, 240)
 class MetaWorldEnv(gymnasium.Env):
     """One task. The action is `(dx, dy, dz, grip)` in [-1, 1]; what lies outside is clipped.
 
-    `observation.state` is hand x, y, z in m and the gripper's opening (0 closed, 1 open). `observation.environment_state`
-    is the x, y, z in m of the first object and of the goal.
+    `observation.state` is hand x, y, z in m and the gripper's opening (0 closed, 1 open).
+    `observation.environment_state` is the x, y, z in m of the first object and of the goal.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 - gymnasium's own convention
@@ -42,7 +45,7 @@ class MetaWorldEnv(gymnasium.Env):
         """The simulator's own observation, which the scripted experts read."""
         self._steps = 0
         self._sim = _simulation(task)
-        self._sim.max_path_length = config.episode_length + 1_000_000  # the episode's length is ours to end
+        self._sim.max_path_length = sys.maxsize  # beyond its own limit it would raise; ours is `episode_length`
         sizes = [(f.shape[1], f.shape[2]) for f in features.values() if f.type == "VISUAL"] + [VIDEO_SIZE] * render
         self._camera = Camera(self._sim.model, self._sim.data, sizes) if sizes else None
 

@@ -1,5 +1,6 @@
 """Rolls a policy out in simulators and counts what it solves."""
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -13,8 +14,8 @@ import torch
 from lerobot.envs.config import EnvConfig
 from lerobot.envs.result import Episode, EvalResult
 from lerobot.envs.scope import evaluating, preserved_rng, seed_everything
-from lerobot.envs.vector import Lane, Observation, open_lanes
-from lerobot.errors import ConfigError
+from lerobot.envs.simulator import Observation, Simulator
+from lerobot.envs.vector import Lane, open_lanes
 from lerobot.features import Feature
 from lerobot.policies.base import Policy
 
@@ -23,7 +24,9 @@ AUTO_VIDEOS = 2
 AUTO_BATCH = 10
 """Episodes side by side where none are asked for: enough to share a forward pass, few enough to set up fast."""
 VIDEO_FPS = 20
-"""Frames a second of a video, at most. It plays in real time."""
+"""Frames a second of a video, about. It plays in real time."""
+
+Autocast = Callable[[], AbstractContextManager]
 
 
 def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
@@ -36,40 +39,40 @@ def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
     use_async_envs: bool = False,
     videos: int | str = 0,
     video_dir: Path | None = None,
-    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    autocast: Autocast = nullcontext,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> EvalResult:
     """The outcome of `n_episodes` of each task of `env`. Episode i starts from `seed + i` and nothing else decides.
 
-    `batch_size` 0 chooses. `videos` is a number of episodes of each task, or "auto": some where something can be drawn.
-    `should_stop` is asked between batches. The policy's mode and every random generator are left as they were.
-    Raises `ConfigError` where the simulator cannot give what the policy reads.
+    `batch_size` 0 chooses. `videos` is a number of episodes of each task to record in `video_dir`, or "auto": some,
+    where something can be drawn. `should_stop` is asked between batches. The policy's mode and every random generator
+    are left as they were. Raises `ConfigError` where the simulator cannot give what the policy reads.
     """
     started = time.perf_counter()
-    features = asked_features(policy)
     recorded, note = _videos_possible(env, videos if video_dir else 0)
+    features = asked_features(policy)
     env.check(features, policy.outputs, render=recorded > 0)
     result = EvalResult(note=note)
-    n_lanes = min(n_episodes, batch_size or (os.cpu_count() or 1 if use_async_envs else AUTO_BATCH))
-    with preserved_rng(policy.device), evaluating(policy), open_lanes(env, n_lanes, use_async_envs) as lanes:
-        for task in env.tasks:
-            _open(lanes, task, features, recorded)
-            for first in range(0, n_episodes, n_lanes):
-                if should_stop():
-                    result.stopped = True
-                    break
-                runs = [_Run(task, i, seed + i, i < recorded) for i in range(first, min(first + n_lanes, n_episodes))]
-                seed_everything(seed + first)
-                _roll(policy, lanes, runs, autocast, max(1, round(env.fps / VIDEO_FPS)))
-                result.episodes += [run.row() for run in runs]
-                result.videos += [_save_video(run, video_dir, env.fps) for run in runs if run.frames and video_dir]
-        policy.reset()
+    size = min(n_episodes, batch_size or (os.cpu_count() or 1 if use_async_envs else AUTO_BATCH))
+    batches = [(task, i, min(i + size, n_episodes)) for task in env.tasks for i in range(0, n_episodes, size)]
+    make = functools.partial(Simulator, env, features)
+    with preserved_rng(policy.device), evaluating(policy), open_lanes(make, size, use_async_envs) as lanes:
+        for task, first, end in batches:
+            if should_stop():
+                result.stopped = True
+                break
+            runs = [_Run(task, i, seed + i, recorded=i < recorded) for i in range(first, end)]
+            _open(lanes, runs)
+            seed_everything(seed + first)
+            _roll(policy, lanes, runs, autocast, frame_every=_stride(env.fps))
+            result.episodes += [run.row() for run in runs]
+            result.videos += [_save_video(run, Path(video_dir), env.fps) for run in runs if run.recorded and video_dir]
     result.time_s = time.perf_counter() - started
     return result
 
 
 def asked_features(policy: Policy) -> dict[str, Feature]:
-    """What a simulator is asked to yield for `policy`, under the names that come in before `rename_map`."""
+    """What a simulator is asked to yield for `policy`, under the names that come in before its `rename_map`."""
     incoming = {own: name for name, own in policy.rename_map.items()}
     return {incoming.get(name, name): feature for name, feature in policy.inputs.items()}
 
@@ -100,20 +103,14 @@ def _videos_possible(env: EnvConfig, videos: int | str) -> tuple[int, str]:
     return (AUTO_VIDEOS, "") if works else (0, f"no video: nothing can be drawn here ({reason})")
 
 
-def _open(lanes: list[Lane], task: str, features: dict[str, Feature], recorded: int) -> None:
-    for i, lane in enumerate(lanes):
-        lane.ask("open", task, features, i < recorded)  # lane i takes the episodes i, i + len(lanes), ...
-    for lane in lanes:
+def _open(lanes: list[Lane], runs: list[_Run]) -> None:
+    for lane, run in zip(lanes, runs, strict=False):
+        lane.ask("open", run.task, run.recorded)
+    for lane, _ in zip(lanes, runs, strict=False):
         lane.answer()
 
 
-def _roll(
-    policy: Policy,
-    lanes: list[Lane],
-    runs: list[_Run],
-    autocast: Callable[[], AbstractContextManager],
-    frame_every: int,
-) -> None:
+def _roll(policy: Policy, lanes: list[Lane], runs: list[_Run], autocast: Autocast, frame_every: int) -> None:
     """Take `runs`, one a lane, to their ends. One that has ended keeps its last observation and is stepped no more."""
     policy.reset()
     for lane, run in zip(lanes, runs, strict=False):
@@ -152,10 +149,15 @@ def _batch(observations: list[Observation], device: torch.device) -> dict[str, t
     return batch
 
 
+def _stride(fps: float) -> int:
+    """Steps from one frame of a video to the next."""
+    return max(1, round(fps / VIDEO_FPS))
+
+
 def _save_video(run: _Run, folder: Path, fps: float) -> Path:
     from lerobot.data.video import write_video
 
     path = folder / f"{run.task}_{run.episode:03d}.mp4"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_video(path, run.frames, fps / max(1, round(fps / VIDEO_FPS)))
+    write_video(path, run.frames, fps / _stride(fps))
     return path

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
+
+from lerobot.policies.base import Policy
 
 
 def seed_everything(seed: int) -> None:
@@ -33,13 +34,18 @@ def preserved_rng(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(policy: nn.Module) -> Iterator[None]:
-    """Dropout and batch statistics off and no gradients inside; each module's own mode is back afterwards."""
+def evaluating(policy: Policy) -> Iterator[None]:
+    """Dropout and batch statistics off and no gradients inside; each module's own mode is back afterwards.
+
+    What the policy predicted ahead is forgotten on both sides.
+    """
     modes = [(module, module.training) for module in policy.modules()]
     policy.eval()
+    policy.reset()
     try:
         with torch.inference_mode():
             yield
     finally:
         for module, training in modes:
             module.training = training
+        policy.reset()

@@ -1,4 +1,4 @@
-"""Simulators side by side, in this process or in processes of their own. Imports no torch: a worker starts fast.
+"""Objects that work side by side, in this process or in processes of their own. Imports no torch: a worker starts fast.
 
 gymnasium's vector environments are not used: they step those that have finished, and reset them out of turn.
 """
@@ -6,75 +6,44 @@ gymnasium's vector environments are not used: they step those that have finished
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-import numpy as np
-
-from lerobot.envs.config import EnvConfig
 from lerobot.errors import ConfigError
-from lerobot.features import Feature
-
-Observation = dict[str, np.ndarray]
 
 
-class Simulator:
-    """One environment, made and remade on request."""
-
-    def __init__(self, config: EnvConfig) -> None:
-        self.config = config
-        self.env: Any = None
-
-    def open(self, task: str, features: dict[str, Feature], render: bool) -> None:
-        """Make an environment of `task` in place of the one before."""
-        self.close()
-        self.env = self.config.make(task, features, render)
-
-    def reset(self, seed: int) -> Observation:
-        """The first observation of the episode that starts from `seed`."""
-        return self.env.reset(seed=seed)[0]
-
-    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
-        """The next observation, the reward, whether the episode has ended and whether it is solved."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, float(reward), bool(terminated or truncated), bool(info["is_success"])
-
-    def render(self) -> np.ndarray:
-        """A picture `(h, w, 3)` uint8 of where it stands."""
-        return self.env.render()
+class Worker(Protocol):
+    """What a lane runs: any object with methods, one of them `close`."""
 
     def close(self) -> None:
-        """Free the environment."""
-        if self.env is not None:
-            self.env.close()
-            self.env = None
+        """Free what it holds."""
 
 
 class Lane(Protocol):
-    """A `Simulator` that is asked first and answers later, so that several can work meanwhile."""
+    """A worker whose methods are asked for first and answered later, so that several can work meanwhile."""
 
     def ask(self, method: str, *args: Any) -> None:
-        """Call a method of the simulator."""
+        """Call a method of the worker."""
 
     def answer(self) -> Any:
-        """What the call returned; it is waited for."""
+        """What the call returned; it is waited for. Raises what the method raised."""
 
     def close(self) -> None:
-        """Free the simulator."""
+        """Free the worker."""
 
 
 class LocalLane:
-    """A simulator in this process, which works while it is asked."""
+    """A worker in this process: it works while it is asked."""
 
-    def __init__(self, config: EnvConfig) -> None:
-        self._simulator = Simulator(config)
+    def __init__(self, make: Callable[[], Worker]) -> None:
+        self._worker = make()
         self._answer: Any = None
 
     def ask(self, method: str, *args: Any) -> None:
         """See `Lane`."""
-        self._answer = getattr(self._simulator, method)(*args)
+        self._answer = getattr(self._worker, method)(*args)
 
     def answer(self) -> Any:
         """See `Lane`."""
@@ -82,16 +51,16 @@ class LocalLane:
 
     def close(self) -> None:
         """See `Lane`."""
-        self._simulator.close()
+        self._worker.close()
 
 
 class ProcessLane:
-    """A simulator in a process of its own. It is spawned: a fork of a process that runs torch's threads may hang."""
+    """A worker in a process of its own. It is spawned: a fork of a process that runs torch's threads may hang."""
 
-    def __init__(self, config: EnvConfig) -> None:
+    def __init__(self, make: Callable[[], Worker]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, config), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -103,12 +72,12 @@ class ProcessLane:
     def answer(self) -> Any:
         """See `Lane`."""
         try:
-            value, error, trace = self._pipe.recv()
+            value, error = self._pipe.recv()
         except (EOFError, ConnectionResetError) as ended:
             self._process.join(5)
-            raise RuntimeError(f"a simulator's process ended by itself (exit code {self._process.exitcode})") from ended
+            raise RuntimeError(f"a simulator's process ended (exit code {self._process.exitcode})") from ended
         if error:
-            raise ConfigError(error) if not trace else RuntimeError(f"{error}\n{trace}")
+            raise error
         return value
 
     def close(self) -> None:
@@ -121,31 +90,38 @@ class ProcessLane:
 
 
 @contextmanager
-def open_lanes(config: EnvConfig, n: int, processes: bool) -> Iterator[list[Lane]]:
-    """`n` lanes, freed on exit."""
+def open_lanes(make: Callable[[], Worker], n: int, processes: bool) -> Iterator[list[Lane]]:
+    """`n` lanes, freed on exit. With `processes`, `make` and what is asked must pickle."""
     lanes: list[Lane] = []
     try:
-        lanes += [ProcessLane(config) if processes else LocalLane(config) for _ in range(n)]
+        for _ in range(n):
+            lanes.append(ProcessLane(make) if processes else LocalLane(make))
         yield lanes
     finally:
         for lane in lanes:
             lane.close()
 
 
-def _serve(pipe: Connection, config: EnvConfig) -> None:
+def ask_all(lanes: list[Lane], method: str, *args: Any) -> list[Any]:
+    """The answers of all `lanes` to the same call."""
+    for lane in lanes:
+        lane.ask(method, *args)
+    return [lane.answer() for lane in lanes]
+
+
+def _serve(pipe: Connection, make: Callable[[], Worker]) -> None:
     """Answer calls until the other side closes, or one fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
-    simulator = Simulator(config)
+    worker = make()
     with suppress(EOFError, BrokenPipeError):
         while True:
             method, args = pipe.recv()
             try:
-                value = getattr(simulator, method)(*args)
+                answer = getattr(worker, method)(*args), None
             except ConfigError as error:
-                pipe.send((None, str(error), ""))
-                break
+                answer = None, error
             except Exception as error:
-                pipe.send((None, repr(error), traceback.format_exc()))
-                break
-            pipe.send((value, "", ""))
-    simulator.close()
+                # An exception of a simulator may not pickle, and its trace would be lost.
+                answer = None, RuntimeError(f"{error!r} in a simulator's process\n{traceback.format_exc()}")
+            pipe.send(answer)
+    worker.close()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lerobot.errors import ConfigError
 from lerobot.features import ACTION_KEY
 from lerobot.policies.config import PolicyConfig
-from lerobot.policies.normalize import Normalizer, Stats
+from lerobot.policies.normalize import Normalizer, Stats, exact_constants
 
 __all__ = ["Batch", "Policy", "Stats"]
 
@@ -33,7 +33,8 @@ class Policy(nn.Module):
                 f"a policy writes '{ACTION_KEY}', its output_features are {sorted(self.outputs)}: "
                 f"name the dataset's action feature '{ACTION_KEY}'"
             )
-        self.normalizer = Normalizer({**self.inputs, **self.outputs}, config.normalization_mapping, stats)
+        features = {**self.inputs, **self.outputs}
+        self.normalizer = Normalizer(features, config.normalization_mapping, exact_constants(stats))
         self.rename_map: dict[str, str] = {}
         """Names in what comes in, to the policy's own. A checkpoint stores it."""
         self._queue: deque[Tensor] = deque()

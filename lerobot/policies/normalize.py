@@ -33,27 +33,31 @@ class Identity(nn.Module):
 
 
 class Affine(nn.Module):
-    """The map of one feature. Constant dimensions become 0, and come back as the constant whatever was predicted."""
+    """The map of one feature: `(x - shift) / divisor - offset`, and back `(y + offset) * scale + shift`.
+
+    `constant` dimensions become `-offset` for any x, and `shift` for any y.
+    """
 
     shift: Tensor
     scale: Tensor
     divisor: Tensor
 
-    def __init__(self, shift: Tensor, scale: Tensor, eps: float) -> None:
+    def __init__(self, shift: Tensor, scale: Tensor, constant: Tensor, offset: float, eps: float) -> None:
         super().__init__()
+        self.offset = offset
         # A constant dimension has scale 0 and would divide by 0; dividing by infinity gives the 0 that is wanted.
-        divisor = torch.where(scale == 0, torch.inf, scale + eps)
+        divisor = torch.where(constant, torch.inf, scale + eps)
         for name, value in (("shift", shift), ("scale", scale), ("divisor", divisor)):
             # Not persistent: a policy's state_dict holds LeRobot's names, statistics have files of their own.
             self.register_buffer(name, value.float(), persistent=False)
 
     def normalize(self, value: Tensor) -> Tensor:
         """Robot units to the network's range, in float32."""
-        return (value.float() - self.shift).div_(self.divisor)
+        return (value.float() - self.shift).div_(self.divisor).sub_(self.offset)
 
     def unnormalize(self, value: Tensor) -> Tensor:
         """The network's range to robot units, in float32."""
-        return value.float() * self.scale + self.shift
+        return (value.float() + self.offset) * self.scale + self.shift
 
 
 class Normalizer(nn.Module):
@@ -88,6 +92,22 @@ class Normalizer(nn.Module):
         return cast(Identity | Affine, self.maps[_module_name(key)])
 
 
+def exact_constants(stats: Stats) -> Stats:
+    """`stats` in which a dimension that has one value has it as its mean, and deviation 0.
+
+    Both are off by rounding when they are computed over many frames; the 1e-8 in the division makes of that rounding
+    a number of any size, which a network would see. Not for weights that were trained on such a number.
+    """
+    exact: dict[str, Mapping[str, Tensor | np.ndarray]] = {}
+    for key, entry in stats.items():
+        exact[key] = entry
+        if {"mean", "std", "min", "max"} <= entry.keys():
+            low, constant = _on_cpu(entry["min"]), _on_cpu(entry["min"]) == _on_cpu(entry["max"])
+            mean = torch.where(constant, low, _on_cpu(entry["mean"]))
+            exact[key] = {**entry, "mean": mean, "std": torch.where(constant, 0.0, _on_cpu(entry["std"]))}
+    return exact
+
+
 def _on_cpu(value: Tensor | np.ndarray) -> Tensor:
     value = value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     return value.float()
@@ -103,11 +123,8 @@ def _map(key: str, feature: Feature, mode: str, stats: Stats) -> Identity | Affi
         return Identity()
     if mode == "MEAN_STD":
         mean, std = (_statistic(key, feature, name, stats) for name in ("mean", "std"))
-        if "min" in stats[key] and "max" in stats[key]:
-            # A mean over many equal numbers is off by rounding, and so is their deviation; their minimum is not.
-            low, high = (_statistic(key, feature, name, stats) for name in ("min", "max"))
-            mean, std = torch.where(low == high, low, mean), torch.where(low == high, 0.0, std)
-        return Affine(mean, std, EPS)
+        exact = mean == _statistic(key, feature, "min", stats) if "min" in stats[key] else True
+        return Affine(mean, std, (std == 0) & exact, 0.0, EPS)
     if mode not in BOUNDS:
         raise ConfigError(
             f"policy.normalization_mapping asks for {feature.type}={mode}: "
@@ -117,10 +134,10 @@ def _map(key: str, feature: Feature, mode: str, stats: Stats) -> Identity | Affi
     least, most = (_statistic(key, feature, name, stats) for name in BOUNDS["MIN_MAX"])
     if bool(((low == high) & (least != most)).any()):
         raise ConfigError(
-            f"{mode} would erase a dimension of '{key}' that is nearly always the same number: "
+            f"{mode} would erase a dimension of '{key}', whose values differ though its quantiles do not: "
             f"type policy.normalization_mapping.{feature.type}=MIN_MAX"
         )
-    return Affine((low + high) / 2, (high - low) / 2, 0.0)
+    return Affine(low, (high - low) / 2, low == high, 1.0, 0.0)
 
 
 def _statistic(key: str, feature: Feature, name: str, stats: Stats) -> Tensor:

@@ -106,8 +106,10 @@ def _handlers_above_the_bar() -> Iterator[None]:
     for handler in (*logging.getLogger().handlers, *logging.getLogger("lerobot").handlers):
         if isinstance(handler, logging.FileHandler) or not isinstance(handler, logging.StreamHandler):
             continue
-        if handler.stream in streams:
-            moved.append((handler, handler.setStream(streams[handler.stream])))
+        stream = handler.stream
+        if streams.get(stream, stream) is not stream:
+            moved.append((handler, stream))
+            handler.setStream(streams[stream])
     try:
         yield
     finally:

@@ -34,7 +34,7 @@ class Window:
         self._skipped_steps = skipped_steps
         self._consecutive_skips = consecutive_skips
         self._first_step: int | None = None
-        self._host: dict[str, tuple[float, int]] = {}
+        self._host: dict[str, tuple[float, float]] = {}
         self._device: dict[tuple[str, ...], Tensor] = {}  # (3, n): sums, counts, non-finite values that landed
         self._skips: _Skips | None = None
 
@@ -82,12 +82,15 @@ class Window:
         parts = list(self._device.values()) + ([self._skips.state()] if self._skips else [])
         numbers = iter(torch.cat([part.flatten() for part in parts]).tolist() if parts else [])
 
-        metrics: dict[str, float | None] = {key: total / count for key, (total, count) in self._host.items()}
+        totals = dict(self._host)
         nonfinite = 0.0  # updates that landed with a value that is not finite; the worst metric's
         for keys in self._device:
             sums, counts, bad = (list(islice(numbers, len(keys))) for _ in range(3))
-            metrics |= {key: s / n if n else None for key, s, n in zip(keys, sums, counts, strict=True)}
+            for key, added, count in zip(keys, sums, counts, strict=True):
+                total, n = totals.get(key, (0.0, 0))
+                totals[key] = (total + added, n + count)
             nonfinite = max(nonfinite, *bad)
+        metrics: dict[str, float | None] = {key: total / n if n else None for key, (total, n) in totals.items()}
         if nonfinite:
             metrics["train/nonfinite_steps"] = int(nonfinite)
         popped = Popped(metrics)
@@ -98,6 +101,13 @@ class Window:
         self._device.clear()
         self._first_step = None
         return popped
+
+    def totals(self) -> tuple[int, int]:
+        """Skipped updates in all, and how many in a row until now; waits for the device where some may have been."""
+        if self._skips is None:
+            return self._skipped_steps, self._consecutive_skips
+        count, consecutive = self._skips.totals()
+        return self._skipped_steps + count, consecutive
 
     def _pop_skips(self, popped: Popped, skips: "_Skips", numbers: Iterator[float]) -> None:
         count, consecutive, scale = islice(numbers, 3)
@@ -133,6 +143,10 @@ class _Skips:
 
     def state(self) -> Tensor:
         return torch.cat([self._counts, self._rows.flatten()])
+
+    def totals(self) -> tuple[int, int]:
+        count, consecutive, _ = self._counts.tolist()
+        return int(count), int(consecutive)
 
     def restart(self) -> None:
         self._counts[0] = 0.0

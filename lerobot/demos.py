@@ -1,0 +1,52 @@
+"""lerobot-demos: records a simulator's scripted expert as a LeRobotDataset v3.0."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lerobot.command import main as run_command
+from lerobot.config import DemosRunConfig
+from lerobot.errors import ConfigError
+from lerobot.schedule import due
+
+if TYPE_CHECKING:
+    from lerobot.envs.record import Recorded
+
+log = logging.getLogger(__name__)
+
+
+def work(config: DemosRunConfig) -> str:
+    """Record what `config` asks for; an existing folder is refused."""
+    if config.dataset.root is None:
+        raise ConfigError("no folder is given: type dataset.root=<new folder>")
+    from lerobot.envs.record import Plan, record
+    from lerobot.signals import stop_on_signals
+    from lerobot.status import running
+
+    root = Path(config.dataset.root).expanduser()
+    plan = Plan(
+        config.dataset.num_episodes, config.seed, config.action_noise, tuple(config.cameras), config.image_size
+    )
+    with running(Path(config.output_dir or "")) as final, stop_on_signals() as stop:
+        recorded = record(config.env, root, plan, should_stop=stop, on_episode=_say)
+        log.info(
+            "%s: %d episodes, %d frames, %d attempts that the expert did not solve are left out",
+            root, recorded.episodes, recorded.frames, recorded.attempts - recorded.episodes,
+        )  # fmt: skip
+        log.info("train on it: lerobot-train dataset.root=%s env.task=%s env=%s", root, config.env.task, config.env.type)
+        final.state = "stopped" if recorded.stopped else "done"
+    return final.state
+
+
+def _say(so_far: "Recorded") -> None:
+    if due(so_far.episodes, 10, last=False):
+        log.info("%d episodes recorded", so_far.episodes)
+
+
+def main() -> None:
+    """See the module."""
+    run_command("demos", work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""lerobot-eval: rolls a checkpoint out in a simulator."""
+
+from pathlib import Path
+
+from lerobot.command import main as run_command
+from lerobot.config import EvalRunConfig
+from lerobot.errors import ConfigError
+
+
+def work(config: EvalRunConfig) -> str:
+    """Evaluate `config.policy` and write what a training run writes, with one `eval/*` row."""
+    if config.policy.pretrained_path is None:
+        raise ConfigError("no policy is given: type policy.path=<a run, a checkpoint or a pretrained_model folder>")
+    if config.env is None:
+        raise ConfigError("no simulator is given: type env=metaworld")
+    from lerobot.eval_runner import evaluate_checkpoint
+
+    return evaluate_checkpoint(config, Path(config.output_dir or ""))
+
+
+def main() -> None:
+    """See the module."""
+    run_command("eval", work)
+
+
+if __name__ == "__main__":
+    main()

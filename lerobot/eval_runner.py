@@ -1,0 +1,52 @@
+"""A stand-alone evaluation: loads a checkpoint, rolls it out, and says what ran."""
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from lerobot.accelerator.stack import open_stack
+from lerobot.checkpoint.pretrained import load_policy
+from lerobot.config import EvalRunConfig, to_plain
+from lerobot.envs.result import write_episodes
+from lerobot.evaluation import metrics, roll, summary
+from lerobot.facts import versions
+from lerobot.signals import stop_on_signals
+from lerobot.status import running, write_json
+from lerobot.tracking.tracker import open_tracker
+
+log = logging.getLogger(__name__)
+
+
+def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
+    """Roll `config.policy` out in `config.env`; return the final state of `status.json`."""
+    with running(run_dir) as final, stop_on_signals() as stop, ExitStack() as opened:
+        stack = opened.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
+        path = config.policy.pretrained_path
+        policy = load_policy(path, stack.device.torch_device, config=config.policy)
+        policy.rename_map = config.rename_map or policy.rename_map
+        facts = {
+            **stack.facts(),
+            **versions(),
+            "checkpoint": str(path),
+            "parameter_dtype": str(next(policy.parameters()).dtype).removeprefix("torch."),
+            "weights": "raw",
+            "n_action_steps": getattr(policy.config, "n_action_steps", None),
+        }
+        write_json(run_dir / "run.json", facts)
+        tracker = opened.enter_context(
+            open_tracker(run_dir, config.wandb, steps=1, config=to_plain(config), facts=facts)
+        )
+        log.info("evaluating %s on %s in precision %s", path, stack.device.torch_device, stack.precision)
+        with torch.no_grad():
+            result = roll(policy, config.env, config.eval, config.seed, run_dir / "eval", stack.autocast, stop)
+        write_episodes(run_dir / "eval" / "episodes.jsonl", result.episodes)
+        log.info("%s", summary("policy", result))
+        if result.note:
+            log.info("%s", result.note)
+        tracker.log(0, metrics(result))
+        for video in result.videos:
+            tracker.video(0, f"eval/video/{video.stem}", video)
+        final.state = "stopped" if result.stopped else "done"
+    return final.state

@@ -1,0 +1,144 @@
+"""Evaluation as part of a run: when there is a simulator, and beside which baselines."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from lerobot.config import EvalConfig, TrainConfig
+from lerobot.data.reader import LeRobotDataset
+from lerobot.envs.config import EnvConfig
+from lerobot.envs.result import EvalResult, write_episodes
+from lerobot.envs.rollout import asked_features, evaluate
+from lerobot.policies.base import Policy
+from lerobot.policies.baselines import LinearPolicy, ReplayPolicy
+from lerobot.status import write_json
+from lerobot.tracking.tracker import Tracker
+
+log = logging.getLogger(__name__)
+
+BASELINES_FILE = "baselines.json"
+BASELINES = {"replay": ReplayPolicy, "linear": LinearPolicy}
+
+
+class Evaluator(Protocol):
+    """What a run asks to judge its policy."""
+
+    def evaluate(
+        self, policy: Policy, step: int, tracker: Tracker, autocast: Callable[[], AbstractContextManager], stop: Callable
+    ) -> None:
+        """Judge the policy after update `step` and report it."""
+
+    def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Callable[[], bool]) -> None:
+        """Judge what the policy is to be compared with."""
+
+
+class NoEvaluator:
+    """There is no simulator."""
+
+    def evaluate(self, *_: Any) -> None:
+        """Nothing to roll out in."""
+
+    def finish(self, *_: Any) -> None:
+        """Nothing to compare."""
+
+
+class SimEvaluator:
+    """Rolls policies out in the run's simulator, all from the same starts."""
+
+    def __init__(self, env: EnvConfig, settings: EvalConfig, seed: int, run_dir: Path, demonstrations: LeRobotDataset) -> None:
+        self.env = env
+        self.settings = settings
+        self.seed = seed
+        self.folder = run_dir / "eval"
+        self.demonstrations = demonstrations
+
+    def evaluate(
+        self, policy: Policy, step: int, tracker: Tracker, autocast: Callable[[], AbstractContextManager], stop: Callable
+    ) -> None:
+        """See `Evaluator`."""
+        folder = self.folder / f"{step:06d}"
+        result = roll(policy, self.env, self.settings, self.seed, folder, autocast, stop)
+        write_episodes(self.folder / "episodes.jsonl", result.episodes)
+        log.info("%s", summary("policy", result))
+        if result.note:
+            log.info("%s", result.note)
+        tracker.log(step, metrics(result))
+        for video in result.videos:
+            tracker.video(step, f"eval/video/{video.stem}", video)
+
+    def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Callable[[], bool]) -> None:
+        """See `Evaluator`."""
+        rows = {}
+        for name in self.settings.baselines:
+            baseline = BASELINES[name].fit(self.demonstrations).to(policy.device)
+            settings = EvalConfig(n_episodes=self.settings.n_episodes, videos=0)
+            result = roll(baseline, self.env, settings, self.seed, None, nullcontext, stop)
+            log.info("%s", summary(f"{name} baseline", result))
+            rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
+            tracker.log(step, {f"eval/{name}_success_rate": result.success_rate})
+        if rows:
+            write_json(self.folder / BASELINES_FILE, rows)
+
+
+def make_evaluator(config: TrainConfig, policy: Policy, dataset: LeRobotDataset, run_dir: Path) -> Evaluator:
+    """The run's evaluator; refuses now what the simulator could not give at the first evaluation."""
+    if config.env is None:
+        return NoEvaluator()
+    wants_videos = isinstance(config.eval.videos, int) and config.eval.videos > 0
+    config.env.check(asked_features(policy), policy.outputs, render=wants_videos)
+    states = [key for key in dataset.keys if key not in dataset.meta.camera_keys]
+    demonstrations = LeRobotDataset(dataset.meta.root, episodes=dataset.episodes, keys=[*states, "frame_index"])
+    return SimEvaluator(config.env, config.eval, config.seed, run_dir, demonstrations)
+
+
+def roll(
+    policy: Policy,
+    env: EnvConfig,
+    settings: EvalConfig,
+    seed: int,
+    video_dir: Path | None,
+    autocast: Callable[[], AbstractContextManager],
+    stop: Callable[[], bool],
+) -> EvalResult:
+    """`evaluate` with the settings of `eval.*`."""
+    return evaluate(
+        policy,
+        env,
+        n_episodes=settings.n_episodes,
+        seed=seed,
+        batch_size=settings.batch_size,
+        use_async_envs=settings.use_async_envs,
+        videos=settings.videos,
+        video_dir=video_dir,
+        autocast=autocast,
+        should_stop=stop,
+    )
+
+
+def metrics(result: EvalResult) -> dict[str, Any]:
+    """The numbers of an evaluation; with several tasks, the success rate of each too."""
+    low, high = result.interval
+    row = {
+        "eval/success_rate": result.success_rate,
+        "eval/success_low": low,
+        "eval/success_high": high,
+        "eval/sum_reward": result.sum_reward,
+        "eval/n_episodes": len(result.episodes),
+        "eval/steps_per_s": result.steps_per_s,
+    }
+    tasks = result.by_task
+    if len(tasks) > 1:
+        row |= {f"eval/success_rate/{task}": part.success_rate for task, part in tasks.items()}
+    return row
+
+
+def summary(name: str, result: EvalResult) -> str:
+    """One line: who solved how many, and how sure that is."""
+    low, high = result.interval
+    return (
+        f"{name}: {result.successes} of {len(result.episodes)} episodes solved, success rate {result.success_rate:.2f} "
+        f"(95 % interval {low:.2f} to {high:.2f})"
+    )

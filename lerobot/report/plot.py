@@ -1,0 +1,113 @@
+"""The picture of one run: its loss, and its success beside that of the baselines."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lerobot.errors import ConfigError
+from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette, which the common forms of colour blindness tell apart.
+LOSS_COLOR = "#555555"
+POLICY_COLOR = "#0072B2"
+BASELINE_COLORS = ("#D55E00", "#009E73", "#CC79A7")
+TEXT_COLOR = "#222222"
+LABEL_GAP = 0.075
+"""Least distance of two labels, in success rate."""
+
+
+def plot_run(run_dir: Path, out_png: Path, *, baselines: Mapping[str, float], n_episodes: int) -> None:
+    """Draw training loss and, if the run was evaluated, success rate over steps from its `metrics.jsonl`.
+
+    baselines: name to success rate, drawn as level lines. n_episodes: of one evaluation, for its 95 % interval.
+    """
+    from matplotlib.figure import Figure  # A figure of its own: pyplot would keep it, and choose a window system.
+
+    rows = read_metrics(run_dir / METRICS_FILE)
+    losses = [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+    successes = [(row["step"], row["eval/success_rate"]) for row in rows if row.get("eval/success_rate") is not None]
+    if not losses:
+        raise ConfigError(f"{run_dir / METRICS_FILE} has no train/loss: give the folder of a training run")
+
+    figure = Figure(figsize=(10, 4) if successes else (5.5, 4), dpi=150, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, wspace=0.04)  # type: ignore[union-attr]
+    axes = figure.subplots(1, 2 if successes else 1, squeeze=False)[0]
+    _draw_loss(axes[0], losses)
+    if successes:
+        _draw_success(axes[1], successes, baselines, n_episodes)
+    for panel in axes:
+        _tidy(panel, last_step=max(step for step, _ in losses + successes))
+    out_png.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out_png)
+
+
+def _draw_loss(axes: "Axes", losses: list[tuple[int, float | None]]) -> None:
+    steps = [step for step, _ in losses]
+    values = [math.nan if value is None else value for _, value in losses]  # null in the file: a gap in the line
+    positive = [value for value in values if value > 0]
+    axes.plot(steps, values, color=LOSS_COLOR, linewidth=1.8, marker="o" if len(values) == 1 else None)
+    axes.set_title("Training loss", loc="left", color=TEXT_COLOR, fontsize=13)
+    # Most of a curve that falls tenfold lies on the floor of a linear axis.
+    if positive and len(positive) == len(values) and max(positive) > 10 * min(positive):
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(bottom=min([0.0, *(value for value in values if not math.isnan(value))]))
+
+
+def _draw_success(
+    axes: "Axes", successes: list[tuple[int, float]], baselines: Mapping[str, float], n_episodes: int
+) -> None:
+    steps = [step for step, _ in successes]
+    rates = [rate for _, rate in successes]
+    bounds = [wilson_interval(round(rate * n_episodes), n_episodes) for rate in rates]
+    lines = [("policy", rates[-1], POLICY_COLOR)]
+    for (name, rate), color in zip(baselines.items(), BASELINE_COLORS, strict=False):
+        axes.axhline(rate, color=color, linewidth=1.8, linestyle=(0, (5, 3)))
+        lines.append((name, rate, color))
+    reach = [[rate - low for rate, (low, _) in zip(rates, bounds, strict=True)]]
+    reach.append([high - rate for rate, (_, high) in zip(rates, bounds, strict=True)])
+    axes.errorbar(steps, rates, yerr=reach, color=POLICY_COLOR, linewidth=2.2, marker="o", markersize=6, elinewidth=1.2)
+
+    axes.set_ylim(-0.03, 1.05)
+    axes.set_title(f"Success rate ({n_episodes} episodes, 95 % interval)", loc="left", color=TEXT_COLOR, fontsize=13)
+    for (name, rate, color), height in zip(lines, _spread([rate for _, rate, _ in lines]), strict=True):
+        place: Any = axes.get_yaxis_transform()  # x in parts of the panel, y in success rate
+        axes.text(1.03, height, f"{rate:.2f}  {name}", color=color, transform=place, va="center", fontsize=11.5)
+
+
+def _tidy(axes: "Axes", last_step: int) -> None:
+    axes.set_xlim(0, last_step * 1.02)
+    axes.set_xlabel("update", color=TEXT_COLOR, fontsize=11)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.tick_params(colors=TEXT_COLOR, labelsize=10.5, length=0)
+    axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#BBBBBB")
+
+
+def _spread(heights: list[float]) -> list[float]:
+    """Where labels go so that each is near its height and no two overlap."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    placed = list(heights)
+    for below, above in pairwise(order):
+        placed[above] = max(placed[above], placed[below] + LABEL_GAP)
+    return placed
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % score interval of a rate (Wilson 1927): still an interval where all or none succeed."""
+    rate = successes / n
+    center = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, center - half), min(1.0, center + half)

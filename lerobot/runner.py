@@ -1,0 +1,234 @@
+"""Builds a run from its config, drives it, and closes everything again, whatever happens."""
+
+import dataclasses
+import logging
+import time
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lerobot import loop
+from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
+from lerobot.accelerator.stack import Stack, open_stack
+from lerobot.checkpoint.paths import find_pretrained
+from lerobot.checkpoint.pretrained import load_policy
+from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
+from lerobot.config import TrainConfig, to_plain
+from lerobot.data.loader import Sampler, open_loader
+from lerobot.data.meta import load_meta
+from lerobot.data.reader import LeRobotDataset
+from lerobot.evaluation import Evaluator, make_evaluator
+from lerobot.facts import versions
+from lerobot.features import policy_features
+from lerobot.policies.base import Policy
+from lerobot.prepare import find_dataset, with_imagenet_stats
+from lerobot.seed import seed_run, seed_step
+from lerobot.signals import Stop, stop_on_signals
+from lerobot.status import now, running, write_json, write_status
+from lerobot.step import train_step
+from lerobot.tracking.tracker import Tracker, open_tracker
+from lerobot.tracking.window import Window
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Training:
+    """Everything one training run works with; see `loop.Training` for who calls what."""
+
+    config: TrainConfig
+    run_dir: Path
+    stack: Stack
+    policy: Policy
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: Any
+    window: Window
+    tracker: Tracker
+    evaluator: Evaluator
+    stop: Stop
+    facts: dict[str, Any]
+    step: int = 0
+    until: int = 0
+    """Where this part of the run ends."""
+    base_lrs: list[float] = field(default_factory=list)
+    _logged_step: int = 0
+    _logged_at: float = field(default_factory=time.perf_counter)
+
+    def update(self, step: int) -> None:
+        """See `loop.Training`."""
+        config = self.config
+        seed_step(config.seed, step)
+        factor = config.scheduler.factor(step, config.steps)
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = base * factor
+        start = time.perf_counter()
+        count = config.accelerator.gradient_accumulation.steps
+        batches = [self.stack.to_device(next(self.batches)) for _ in range(count)]
+        fetched = time.perf_counter()
+        is_first = "forward_dtype" not in self.facts
+        with observed_dtypes(self.policy) if is_first else nullcontext(set()) as seen:
+            metrics, update = train_step(
+                self.model, batches, self.optimizer, self.stack, config.optimizer.grad_clip_norm
+            )
+        if is_first:
+            self._record_facts(check_observed(self.stack.precision, seen))
+        times = {"train/data_s": fetched - start, "train/update_s": time.perf_counter() - fetched}
+        self.window.add({**metrics, **times}, step=step, skipped=update.skipped, scale=update.scale)
+        self.tracker.advance(step)
+
+    def log(self, step: int) -> None:
+        """See `loop.Training`."""
+        popped = self.window.pop()
+        self.tracker.log_skipped(popped.skipped)
+        at = time.perf_counter()
+        step_s = (at - self._logged_at) / max(1, step - self._logged_step)
+        samples = self.config.batch_size * self.config.accelerator.gradient_accumulation.steps
+        row = {
+            **popped.metrics,
+            "train/lr": self.optimizer.param_groups[0]["lr"],
+            "train/step_s": step_s,
+            "train/samples_per_s": samples / step_s,
+            "device/peak_mem_gb": self.stack.peak_memory_gb(),
+        }
+        self.tracker.log(step, row)
+        write_status(self.run_dir, step=step)
+        self._logged_step, self._logged_at = step, at
+
+    def save(self, step: int) -> None:
+        """See `loop.Training`."""
+        if not self.config.save_checkpoint:
+            return
+        skipped, consecutive = self.window.totals()
+        progress = Progress(step, skipped, consecutive, 1, self.config.batch_size)
+        scaler = self.stack.scaler if self.stack.has_scale else None
+        folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
+        self.tracker.checkpoint(step, folder)
+
+    def evaluate(self, step: int) -> None:
+        """See `loop.Training`."""
+        self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, self.stop)
+        check_master_weights(self.policy)
+
+    def should_stop(self) -> bool:
+        """See `loop.Training`."""
+        return self.stop() or self.step == self.until < self.config.steps
+
+    def _record_facts(self, forward_dtype: str) -> None:
+        self.facts["forward_dtype"] = forward_dtype
+        write_json(self.run_dir / "run.json", self.facts)
+        log.info(
+            "running on %s (%s) in %s, scaler %s, tf32 %s",
+            *(self.facts[key] for key in ("device", "device_name", "forward_dtype", "scaler", "tf32")),
+        )
+
+
+def train(config: TrainConfig) -> str:
+    """Train what `config` asks for in `config.output_dir`; return the final state of `status.json`."""
+    run_dir = Path(config.output_dir or "")
+    with running(run_dir, steps=config.steps) as final, stop_on_signals() as stop:
+        if config.interrupt_after is not None and config.resume is None:
+            _train_part(config, run_dir, stop, until=config.interrupt_after)
+            config.resume = str(find_pretrained(run_dir).parent)
+            log.info("going on from %s", config.resume)
+        final.step = _train_part(config, run_dir, stop, until=config.steps)
+        final.state = "stopped" if stop() else "done"
+    return final.state
+
+
+def _train_part(config: TrainConfig, run_dir: Path, stop: Stop, until: int) -> int:
+    """Train up to update `until`; return the step it stands at."""
+    with ExitStack() as stack:
+        training = _open(config, run_dir, stop, stack)
+        training.until = until
+        if training.step >= config.steps:
+            log.info("the run stands at step %d of %d already: type steps=<more> to go on", training.step, config.steps)
+        if loop.run(training, config):
+            training.evaluator.finish(training.policy, training.step, training.tracker, stop)
+        return training.step
+
+
+def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> Training:
+    accelerator = stack.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
+    seed_run(config.seed)
+    dataset_root = find_dataset(config, stop)
+    resumed = Path(config.resume) if config.resume else None
+    policy, dataset = _policy_and_data(config, dataset_root, resumed)
+    evaluator = make_evaluator(config, policy, dataset, run_dir)  # refuses a camera that nothing can draw, before step 1
+    check_master_weights(policy)
+    model = accelerator.prepare(policy)
+    optimizer = config.optimizer.build(policy.parameter_groups())
+    base_lrs = [group["lr"] for group in optimizer.param_groups]
+    progress = Progress()
+    if resumed is not None:
+        scaler = accelerator.scaler if accelerator.has_scale else None
+        progress, warning = load_checkpoint(resumed, optimizer, scaler, {})
+        if warning:
+            log.warning(warning)
+    count = config.accelerator.gradient_accumulation.steps
+    batches = stack.enter_context(
+        open_loader(
+            dataset,
+            Sampler(len(dataset), config.batch_size, config.seed),
+            start=progress.step * count,
+            num_workers=config.num_workers,
+            pin_memory=accelerator.pins_memory,
+        )
+    )
+    facts = {**accelerator.facts(), **versions()}
+    tracker = stack.enter_context(
+        open_tracker(
+            run_dir,
+            config.wandb,
+            steps=config.steps,
+            start_step=progress.step,
+            config=to_plain(config),
+            facts=facts,
+        )
+    )
+    config.wandb.run_id = tracker.run_id
+    window = Window(
+        config.log_freq or config.steps,
+        skipped_steps=progress.skipped_steps,
+        consecutive_skips=progress.consecutive_skips,
+    )
+    policy.train()
+    return Training(
+        config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, evaluator, stop, facts,
+        step=progress.step, base_lrs=base_lrs, _logged_step=progress.step,
+    )  # fmt: skip
+
+
+def _policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tuple[Policy, LeRobotDataset]:
+    """The policy with fresh or stored weights, and the frames that it reads."""
+    renames = config.rename_map or {}
+    meta = load_meta(root)
+    inputs, outputs = policy_features(meta.features)
+    inputs = {renames.get(key, key): feature for key, feature in inputs.items()}
+    settings = config.policy
+    settings.input_features = settings.input_features or inputs
+    settings.output_features = settings.output_features or outputs
+    stored = resumed or settings.pretrained_path
+    if stored:
+        policy = load_policy(stored, config=settings)
+        log.info("weights and statistics come from %s", stored)
+    else:
+        stats = with_imagenet_stats(meta) if config.dataset.use_imagenet_stats else meta.stats
+        policy = settings.build({renames.get(key, key): value for key, value in stats.items()})
+    policy.rename_map = renames
+    read = {**policy.inputs, **policy.outputs}
+    deltas = {key: settings.action_delta_indices for key in policy.outputs}
+    if settings.observation_delta_indices is not None:
+        deltas |= {key: settings.observation_delta_indices for key in policy.inputs}
+    names = {renames.get(key, key): key for key in meta.features}
+    dataset = LeRobotDataset(
+        root,
+        episodes=config.dataset.episodes,
+        delta_indices={names[key]: steps for key, steps in deltas.items()},
+        return_uint8=True,
+        keys=[names[key] for key in read],
+    )
+    return policy, dataset

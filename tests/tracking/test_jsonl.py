@@ -1,0 +1,88 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lerobot.tracking.jsonl import JsonlSink, read_metrics, truncate_after
+
+
+def written(path: Path, *rows: dict) -> Path:
+    sink = JsonlSink(path)
+    for row in rows:
+        sink.log(row)
+    sink.close()
+    return path
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_rows_are_strict_json(tmp_path):
+    path = written(tmp_path / "metrics.jsonl", {"step": 1, "train/loss": math.nan, "train/grad_norm": -math.inf})
+
+    row = json.loads(path.read_text(), parse_constant=refuse)
+
+    assert row == {"step": 1, "train/loss": None, "train/grad_norm": None}
+
+
+def test_a_row_is_on_disk_before_the_next_one(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path)
+    sink.log({"step": 1})
+
+    assert read_metrics(path) == [{"step": 1}]  # the file is still open, as it is when a run is killed
+    sink.close()
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = written(tmp_path / "metrics.jsonl", {"step": 1}, {"step": 2})
+    path.write_text(path.read_text()[:-4])
+
+    assert read_metrics(path) == [{"step": 1}]
+
+
+def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+
+    with pytest.raises(ValueError, match="line 2"):
+        read_metrics(path)
+
+
+def test_a_full_disk_is_an_error():
+    sink = JsonlSink(Path("/dev/full"))
+
+    with pytest.raises(OSError, match="No space left"):
+        sink.log({"step": 1})
+    with pytest.raises(OSError, match="No space left"):
+        sink.close()
+
+
+def test_rows_beyond_a_checkpoint_move_aside_at_each_resume(tmp_path):
+    path = written(tmp_path / "metrics.jsonl", {"step": 1}, {"step": 4}, {"step": 2, "eval/loss": 1.0}, {"step": 3})
+
+    assert truncate_after(path, 2) == [{"step": 1}, {"step": 2, "eval/loss": 1.0}]
+    written(path, {"step": 3, "again": 1})
+    truncate_after(path, 2)
+
+    assert read_metrics(path) == [{"step": 1}, {"step": 2, "eval/loss": 1.0}]
+    assert read_metrics(tmp_path / "metrics.1.jsonl") == [{"step": 4}, {"step": 3}]
+    assert read_metrics(tmp_path / "metrics.2.jsonl") == [{"step": 3, "again": 1}]
+
+
+def test_a_row_after_a_torn_one_starts_a_new_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step"')
+
+    truncate_after(path, 1)
+    written(path, {"step": 2})
+
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
+    assert not (tmp_path / "metrics.1.jsonl").exists()
+
+
+def test_a_new_run_has_nothing_to_truncate(tmp_path):
+    assert truncate_after(tmp_path / "metrics.jsonl", 0) == []
+    assert list(tmp_path.iterdir()) == []

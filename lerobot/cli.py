@@ -158,10 +158,10 @@ def _precision(word: str) -> str:
 
 
 def _option(group: str, word: str) -> str:
-    name = "null" if word in ("None", "none") and group != "env" else word
     if word in NOT_BUILT.get(group, ()):
         raise ConfigError(f"{group}={word} is not built in this version: --help lists the options of {group}")
-    name = OPTION_NAMES.get(group, {}).get(name.lower() if name.lower() in ("true", "false", "null") else name, name)
+    literal = word.lower().replace("none", "null") if word.lower() in ("true", "false", "null", "none") else word
+    name = OPTION_NAMES.get(group, {}).get(literal, word)
     if group == "tf32" and name not in _TF32_OPTIONS:
         raise ConfigError(f"tf32={word} is not one of true, false, null: type tf32=false, for example")
     return name

@@ -83,7 +83,6 @@ def compose(command: str, overrides: Sequence[str] = ()) -> Any:
     with _composing(command):
         line, name = _prepare(command, overrides)
         folder = (line.take("hydra.run.dir") or "").strip("'") or None
-        line.words = [word for word in line.words if not word[1].startswith("hydra.")]
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             config = parse(command, hydra.compose(name, line.overrides()))
     if folder is not None:
@@ -96,7 +95,9 @@ def _composing(command: str) -> Iterator[None]:
     """Hydra's and OmegaConf's many exceptions become one `ConfigError`."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if not _is_refusal(error):
+            raise
         raise ConfigError(sentence(error, command)) from error
     finally:
         GlobalHydra.instance().clear()
@@ -112,15 +113,16 @@ def main(command: str, work: Callable[[Any], str]) -> None:
     try:
         raise SystemExit(_run(command, work))
     except (ConfigError, HydraException, OmegaConfBaseException, ValueError) as error:
-        if wants_traceback or (type(error) is ValueError and not _from_hydra(error)):
+        if wants_traceback or not _is_refusal(error):
             raise
         print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
         raise SystemExit(REFUSED) from None
 
 
-def _from_hydra(error: ValueError) -> bool:
-    """Whether a plain ValueError is Hydra's answer to a bool or null in a defaults list."""
-    return "in defaults" in str(error) or "Config group override" in str(error)
+def _is_refusal(error: Exception) -> bool:
+    """Whether the user can do something about it; a plain ValueError may be Hydra's answer to a bool in a defaults list."""
+    own = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException))
+    return own or "in defaults" in str(error) or "Config group override" in str(error)
 
 
 def _run(command: str, work: Callable[[Any], str]) -> int:

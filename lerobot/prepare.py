@@ -1,7 +1,6 @@
 """Finds the dataset of a run, and records it first where the config says how."""
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from lerobot.config import TrainConfig
-from lerobot.data.config import DatasetConfig
 from lerobot.data.meta import DatasetMeta
 from lerobot.envs.record import Plan, record
 from lerobot.errors import ConfigError
@@ -22,7 +20,7 @@ IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
     """The dataset's folder; recorded now if it is absent and `config.demos` says how."""
-    root = dataset_root(config.dataset)
+    root = config.dataset.folder()
     if root.exists() or config.demos is None:
         return root
     if config.env is None:
@@ -32,24 +30,6 @@ def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
     plan = Plan(demos.num_episodes, seed=demos.seed, action_noise=demos.action_noise)
     recorded = record(config.env, root, plan, should_stop=should_stop)
     log.info("recorded %d episodes, %d frames", recorded.episodes, recorded.frames)
-    return root
-
-
-def dataset_root(config: DatasetConfig) -> Path:
-    """The folder that `dataset.root` or `dataset.repo_id` names."""
-    if config.root is not None:
-        return Path(config.root).expanduser()
-    if config.repo_id is None:
-        raise ConfigError(
-            "no dataset is given: type dataset.root=<folder>, dataset.repo_id=<user/name>, or experiment=demo to record one"
-        )
-    home = os.environ.get("HF_LEROBOT_HOME") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "lerobot"
-    root = Path(home).expanduser() / config.repo_id
-    if not root.exists():
-        raise ConfigError(
-            f"dataset.repo_id={config.repo_id} is not in {root}: fetch it with `hf download --repo-type dataset "
-            f"{config.repo_id} --local-dir <folder>` and type dataset.root=<folder>"
-        )
     return root
 
 

@@ -18,6 +18,8 @@ from lerobot.config import OPEN_GROUPS, SCHEMAS
 from lerobot.errors import ConfigError
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
+_NOT_OURS = ("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir")
+"""What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = (
     r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|accelerator\..*|grad_scaler|precision|tf32|wandb(\..*)?"
     r"|steps|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|optimizer\.lr|eval\..*|output_dir"
@@ -122,7 +124,7 @@ def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """A nested config as (dotted key, typed value); what is null says nothing."""
     rows: list[tuple[str, str]] = []
     for key, value in node.items():
-        if key in ("image_transforms", "peft", "job", "checkpoint_path", "output_dir") or value is None or value == {}:
+        if key in _NOT_OURS or value is None or value == {}:
             continue
         whole = key in ("input_features", "output_features", "normalization_mapping", "rename_map")
         if isinstance(value, dict) and not whole:

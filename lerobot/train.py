@@ -6,6 +6,8 @@ from lerobot.config import TrainConfig
 
 def work(config: TrainConfig) -> str:
     """Run `config`; torch is imported only here, after every word of the command line has been accepted."""
+    if config.demos is None:
+        config.dataset.check()
     from lerobot.runner import train
 
     return train(config)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lerobot.data.meta import DatasetMeta, naming
+from lerobot.data.meta import DatasetMeta, naming, require
 from lerobot.errors import ConfigError
 
 MEMORY_LIMIT = 128 * 2**20
@@ -44,8 +44,7 @@ def open_columns(meta: DatasetMeta, keys: list[str]) -> dict[str, Column]:
     Floats become float32, integers int64. A feature of shape (1,) is (n,).
     """
     for file in meta.data_files:
-        with naming(file, meta.root):
-            file.stat()
+        require(file, meta.root)
     if _decoded_bytes(meta, keys) <= MEMORY_LIMIT:
         sinks = _decode(meta, {key: _sink(meta, key) for key in keys})
         return {key: sink.column() for key, sink in sinks.items()}

@@ -2,7 +2,9 @@
 
 import itertools
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -150,9 +152,19 @@ def _context() -> Any:
 def _set_up_worker(_worker: int) -> None:
     """One thread each; and a signal sent to the whole process group leaves the workers to the main process.
 
-    That one ends them when it has saved what it wants to save. Should it never come to it, they end by themselves.
+    That one ends them when it has saved what it wants to save. Should it never come to it, they end by themselves,
+    and also when it is killed.
     """
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_S))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # torch watches the parent's process id, which in a fork server's child is the server's.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

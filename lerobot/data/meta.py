@@ -75,9 +75,16 @@ class DatasetMeta:
     def video_path(self, key: str, episode: int) -> Path:
         """The mp4 that holds camera `key` of `episode`."""
         spans = self.videos[key]
-        return self.root / self.info["video_path"].format(
-            video_key=key, chunk_index=int(spans.chunk[episode]), file_index=int(spans.file[episode])
-        )
+        return self._video(key, int(spans.chunk[episode]), int(spans.file[episode]))
+
+    def video_files(self, key: str, episodes: list[int]) -> list[Path]:
+        """Every mp4 that holds camera `key` of some of `episodes`."""
+        spans = self.videos[key]
+        places = np.unique(np.stack([spans.chunk[episodes], spans.file[episodes]], axis=1), axis=0)
+        return [self._video(key, chunk, file) for chunk, file in places.tolist()]
+
+    def _video(self, key: str, chunk: int, file: int) -> Path:
+        return self.root / self.info["video_path"].format(video_key=key, chunk_index=chunk, file_index=file)
 
 
 def load_meta(root: str | Path) -> DatasetMeta:
@@ -118,11 +125,16 @@ def read_parquet(files: list[Path], root: Path, columns: list[str] | None = None
     return pa.concat_tables(tables)
 
 
+def require(file: Path, root: Path) -> None:
+    """Refuse a dataset that lacks `file`."""
+    if not file.is_file():
+        raise ConfigError(f"{root} lacks {file.relative_to(root)}, which its meta/ asks for: copy the dataset again")
+
+
 @contextmanager
 def naming(file: Path, root: Path) -> Iterator[None]:
     """Whatever goes wrong while `file` of the dataset `root` is read becomes a sentence that names it."""
-    if not file.is_file():
-        raise ConfigError(f"{root} lacks {file.relative_to(root)}, which its meta/ asks for: copy the dataset again")
+    require(file, root)
     try:
         yield
     except ConfigError:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lerobot.data.columns import Images, open_columns
-from lerobot.data.meta import TEXT_DTYPES, DatasetMeta, load_meta
+from lerobot.data.meta import TEXT_DTYPES, DatasetMeta, load_meta, require
 from lerobot.data.video import DecoderCache
 from lerobot.errors import ConfigError
 
@@ -61,6 +61,9 @@ class LeRobotDataset(Dataset):
         stored = [key for key in self.keys if key not in (*COUNTED, *self.meta.videos)]
         self._columns = open_columns(self.meta, list(dict.fromkeys([*stored, "task_index"])))
         self._decoders = DecoderCache()
+        for key in self.meta.videos.keys() & self.keys:
+            for file in self.meta.video_files(key, self.episodes):
+                require(file, self.meta.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LeRobotDataset, self.meta.root, **self._arguments), ()

@@ -41,8 +41,8 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the policy computes."""
-        return next(chain(self.parameters(), self.buffers())).device
+        """Where the policy computes; a policy without tensors computes anywhere, and says cpu."""
+        return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The 0-d float32 loss of a batch, and its detached 0-d parts. Nothing is read back from the device."""

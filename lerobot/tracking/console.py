@@ -35,12 +35,14 @@ BAR_KEYS = ("train/loss", "train/samples_per_s", "train/scale", "train/skipped_s
 
 
 def line(row: Row, steps: int) -> str:
-    """One row in short words: `step:200/2500 loss:0.123 ... left:0:02:10`."""
-    words = [f"step:{row['step']}/{steps}", *_words(row, SHORT)]
+    """One row in short words, `step:200/2500 loss:0.123 ... left:0:02:10`; empty if it has nothing for eyes."""
+    words = _words(row, SHORT)
+    if not words or not steps:
+        return " ".join(words)
     seconds = row.get("train/step_s")
     if seconds and seconds > 0 and row["step"] < steps:
         words.append(f"left:{timedelta(seconds=round(seconds * (steps - row['step'])))}")
-    return " ".join(words)
+    return " ".join([f"step:{row['step']}/{steps}", *words])
 
 
 def _words(row: Row, keys: Any) -> list[str]:
@@ -56,7 +58,8 @@ class LogSink(Sink):
 
     def log(self, row: Row) -> None:
         """Write the line."""
-        log.info(line(row, self._steps))
+        if text := line(row, self._steps):
+            log.info(text)
 
     def log_skipped(self, row: Row) -> None:
         """Nothing: the next row's `skip` counts it."""
@@ -83,12 +86,12 @@ class BarSink(LogSink):
 
 @contextmanager
 def open_console(steps: int, start_step: int) -> Iterator[Sink]:
-    """Lines, and a bar if stderr is a terminal that can redraw; elsewhere no control character is written."""
+    """Lines, and a bar to `steps` if stderr is a terminal that can redraw; elsewhere no control character."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not sys.stderr.isatty() or console.is_dumb_terminal:
+    if not steps or not sys.stderr.isatty() or console.is_dumb_terminal:
         yield LogSink(steps)
         return
     columns = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[words]}"))

@@ -1,5 +1,6 @@
 """Where rows go. A place takes what it can show and ignores the rest."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ class Sink:
     def log_skipped(self, row: Row) -> None:
         """Take the row of one skipped update."""
         self.log(row)
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Take what really runs, or what is newly known of it."""
 
     def video(self, step: int, key: str, path: Path) -> None:
         """Take an mp4."""

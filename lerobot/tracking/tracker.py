@@ -40,6 +40,11 @@ class Tracker:
             for sink in self._sinks:
                 sink.log_skipped(row)
 
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Say what of `run.json` became known after the tracker was opened."""
+        for sink in self._sinks:
+            sink.describe(facts)
+
     def video(self, step: int, key: str, path: Path) -> None:
         """Show an mp4 where videos can be shown."""
         for sink in self._sinks:
@@ -70,6 +75,7 @@ def open_tracker(
     """The tracker of one run, closed on exit and marked failed there if an exception passes.
 
     Rows of an earlier part of the run beyond `start_step` move aside; `time_s` goes on where that part stopped.
+    steps: of the whole run; 0 where nothing counts up to a total (evaluation), and no bar is shown.
     config: resolved and plain. facts: what really runs (`run.json`). Both go to wandb.
     """
     with ExitStack() as stack:

@@ -46,6 +46,10 @@ class WandbSink(Sink):
         values = {key: value for key, value in row.items() if key not in ("step", "time_s") and _is_shown(value)}
         self._attempt(lambda: self._run.log({STEP_KEY: row["step"], **values}))
 
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Keep the facts beside the config, below `run`."""
+        self._attempt(lambda: self._run.config.update({"run": plain(facts)}, allow_val_change=True))
+
     def video(self, step: int, key: str, path: Path) -> None:
         """Send an mp4 as it is: encoding one from frames would need more packages."""
         import wandb

@@ -4,6 +4,7 @@ The other side runs this file too (`--lerobot <folder>`), in its own environment
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ CASES = {
     "cameras": ("metaworld_multi2_cam2", (*STATES, *CAMERAS), {}),
     "dilated": (
         "metaworld_multi2_cam2",
-        CAMERAS[:1],
+        (STATES[0], CAMERAS[0]),  # LeRobot's ACT needs a state
         {"vision_backbone": "resnet50", "replace_final_stride_with_dilation": True},
     ),
 }
@@ -51,8 +52,9 @@ def ours(peer: str) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         expected = {name: _save_case(folder / name, *case) for name, case in CASES.items()}
-        # -P: this project's folder must not shadow the other package of the same name.
-        subprocess.run([peer, "-P", __file__, "--lerobot", temporary], check=True)
+        # -P and no PYTHONPATH: this project must not shadow the other package of the same name.
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        subprocess.run([peer, "-P", __file__, "--lerobot", temporary], env=environment, check=True)
         from lerobot.checkpoint.pretrained import load_policy
 
         for name, output in expected.items():

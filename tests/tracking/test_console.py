@@ -57,6 +57,11 @@ def test_a_line_leaves_out_what_has_no_value_and_shows_nan():
     assert line(row, 2) == "step:2/2 loss:nan nonfinite:3"
 
 
+def test_a_row_without_a_total_or_without_anything_to_show():
+    assert line({"step": 0, "eval/success_rate": 0.5}, 0) == "success:0.50"
+    assert line({"step": 5, "eval/linear_success_rate": 0.5}, 10) == ""
+
+
 def test_a_terminal_gets_a_bar_that_cuts_no_line(tmp_path):
     shown, _ = run_in_terminal(tmp_path / "train.log")
 

@@ -59,7 +59,7 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr("lerobot.tracking.tracker.truncate_after", lambda path, step: [])  # would read /dev/full
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
 
-    with pytest.raises(OSError, match="No space left"), opened(tmp_path) as tracker:  # noqa: PT012
+    with pytest.raises(OSError, match="No space left"), opened(tmp_path) as tracker:
         tracker.log(1, {"train/loss": 1.0})
 
 
@@ -75,15 +75,16 @@ def test_a_tracker_without_places_drops_everything(tmp_path):
 
 
 def test_opening_one_imports_no_torch_and_no_wandb_where_it_is_disabled(tmp_path):
-    program = f"""
+    program = """
 import pathlib, sys
 from lerobot.tracking.config import WandbConfig
 from lerobot.tracking.tracker import open_tracker
-with open_tracker(pathlib.Path({str(tmp_path)!r}), WandbConfig(enable=False), steps=1, config={{}}, facts={{}}) as tracker:
-    tracker.log(1, {{"train/loss": 1.0}})
-assert not {{"torch", "wandb", "hydra", "matplotlib"}} & set(sys.modules)
+with open_tracker(pathlib.Path(sys.argv[1]), WandbConfig(enable=False), steps=1, config={}, facts={}) as tracker:
+    tracker.log(1, {"train/loss": 1.0})
+assert not {"torch", "wandb", "hydra", "matplotlib"} & set(sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]

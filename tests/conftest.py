@@ -1,0 +1,101 @@
+"""One thread, one clean folder a test, no wandb variables from outside; and the one seam for hardware that is not here."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import json
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+TINY_POLICY = [
+    "policy.chunk_size=8",
+    "policy.n_action_steps=4",
+    "policy.dim_model=32",
+    "policy.n_heads=2",
+    "policy.dim_feedforward=64",
+    "policy.n_encoder_layers=1",
+    "policy.use_vae=false",
+    "policy.optimizer_lr=1e-3",
+]
+TINY = [
+    *TINY_POLICY,
+    f"dataset.root={DATA / 'metaworld_push_state'}",
+    "steps=6",
+    "batch_size=8",
+    "num_workers=0",
+    "log_freq=1",
+    "save_freq=0",
+    "device=cpu",
+    "wandb=disabled",
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in os.environ if n.startswith(("WANDB_", "ACCELERATE_", "HF_LEROBOT"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Trains with the tiny overrides and those given; returns the run's folder."""
+    import lerobot
+
+    def run(*overrides, base=TINY, name="run"):
+        config = lerobot.compose("train", [*base, f"output_dir={tmp_path / name}", *overrides])
+        return lerobot.run(config)
+
+    return run
+
+
+@pytest.fixture
+def rows():
+    """Reads `metrics.jsonl` of a run."""
+
+    def read(run):
+        return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+
+    return read
+
+
+@pytest.fixture
+def fp16_on_cpu(monkeypatch):
+    """A machine whose only device is a processor that trains in float16, and accelerate told so.
+
+    Everything behind it is the real code: autocast in float16, loss scaling, overflow, skip. accelerate builds no scaler on
+    the processor, so its two attributes are set as it sets them on a card.
+    """
+    import torch
+
+    from lerobot.accelerator import device, stack
+
+    machine = device.Machine((device.Device("cpu", name="cpu with fp16"),))
+    build = stack.build_accelerator
+
+    def build_with_scaler(config, chosen):
+        accelerator = build(config, chosen)
+        if config.mixed_precision == "fp16":
+            s = config.grad_scaler
+            accelerator.native_amp = True
+            accelerator.scaler = torch.amp.GradScaler(
+                "cpu",
+                init_scale=s.init_scale,
+                growth_factor=s.growth_factor,
+                backoff_factor=s.backoff_factor,
+                growth_interval=s.growth_interval,
+            )
+        return accelerator
+
+    monkeypatch.setattr(device, "machine", lambda: machine)
+    monkeypatch.setattr(stack, "build_accelerator", build_with_scaler)

@@ -78,8 +78,8 @@ class SimEvaluator:
             result = roll(baseline, self.env, settings, self.seed, None, nullcontext, stop)
             log.info("%s", summary(f"{name} baseline", result))
             rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
-            tracker.log(step, {f"eval/{name}_success_rate": result.success_rate})
         if rows:
+            tracker.log(step, {f"eval/{name}_success_rate": row["eval/success_rate"] for name, row in rows.items()})
             write_json(self.folder / BASELINES_FILE, rows)
 
 

@@ -5,7 +5,9 @@ import platform
 import subprocess
 from typing import Any
 
-PACKAGES = ("lerobot-runner", "torch", "torchvision", "accelerate", "hydra-core", "wandb", "numpy", "metaworld", "mujoco")
+import torch
+
+PACKAGES = ("lerobot-runner", "torchvision", "accelerate", "hydra-core", "wandb", "numpy", "metaworld", "mujoco")
 
 
 def versions() -> dict[str, Any]:
@@ -16,7 +18,7 @@ def versions() -> dict[str, Any]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
-    return {"versions": {"python": platform.python_version(), **found}, "platform": platform.platform(), "git": _git()}
+    return {"versions": {"python": platform.python_version(), "torch": torch.__version__, **found}, "platform": platform.platform(), "git": _git()}
 
 
 def _git() -> dict[str, Any] | None:

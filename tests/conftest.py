@@ -8,30 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-DATA = Path(__file__).parent / "data"
-TINY_POLICY = [
-    "policy.chunk_size=8",
-    "policy.n_action_steps=4",
-    "policy.dim_model=32",
-    "policy.n_heads=2",
-    "policy.dim_feedforward=64",
-    "policy.n_encoder_layers=1",
-    "policy.use_vae=false",
-    "policy.optimizer_lr=1e-3",
-]
-TINY = [
-    *TINY_POLICY,
-    f"dataset.root={DATA / 'metaworld_push_state'}",
-    "steps=6",
-    "batch_size=8",
-    "num_workers=0",
-    "log_freq=1",
-    "save_freq=0",
-    "device=cpu",
-    "wandb=disabled",
-]
-
+from runs import TINY
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):

@@ -108,7 +108,7 @@ def _missing(place: Path) -> list[str]:
 def _complaint(folder: Path) -> str:
     runs = sorted(str(entry.parent) for entry in folder.glob(f"*/{CHECKPOINTS_FOLDER}"))
     if runs:
-        return f"{folder} holds several runs: give one of {', '.join(runs)}"
+        return f"{folder} holds runs: give one of {', '.join(runs)}"
     places = [folder, folder / PRETRAINED_FOLDER, *folder.glob(f"{CHECKPOINTS_FOLDER}/*/{PRETRAINED_FOLDER}")]
     halves = [place for place in places if 0 < len(_missing(place)) < 3]
     if halves and _missing(halves[-1]) == [PREPROCESSOR_FILE]:

@@ -43,6 +43,8 @@ class MetaWorldEnv(gymnasium.Env):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
         self.raw = np.zeros(39)
         """The simulator's own observation, which the scripted experts read."""
+        self.draws = True
+        """False leaves out the pictures of the next observations: drawing takes ten times as long as simulating."""
         self._steps = 0
         self._sim = _simulation(task)
         self._sim.max_path_length = sys.maxsize  # beyond its own limit it would raise; ours is `episode_length`
@@ -57,6 +59,7 @@ class MetaWorldEnv(gymnasium.Env):
         if seed is not None:
             self._sim.seed(seed)  # its `reset` ignores the seed
         self.raw, _ = self._sim.reset()
+        self.draws = True
         self._steps = 0
         return self._observation(), {"is_success": False}
 
@@ -78,7 +81,8 @@ class MetaWorldEnv(gymnasium.Env):
             self._camera.close()
 
     def _observation(self) -> dict[str, np.ndarray]:
-        return {name: self._read(name, feature) for name, feature in self.features.items()}
+        read = {n: f for n, f in self.features.items() if self.draws or f.type != "VISUAL"}
+        return {name: self._read(name, feature) for name, feature in read.items()}
 
     def _read(self, name: str, feature: Feature) -> np.ndarray:
         if name == STATE_KEY:

@@ -117,18 +117,21 @@ def _roll(policy: Policy, lanes: list[Lane], runs: list[_Run], autocast: Autocas
         lane.ask("reset", run.seed)
     observations = [lane.answer() for lane, _ in zip(lanes, runs, strict=False)]
     _draw(lanes, runs, range(len(runs)))
+    batch = _batch(observations, policy.device)
     while active := [i for i, run in enumerate(runs) if not run.done]:
         with autocast():
-            actions = policy.select_action(_batch(observations, policy.device))
+            actions = policy.select_action(batch)
         actions = actions.to("cpu", torch.float32).numpy()
+        looks = getattr(policy, "looks", True)
         for i in active:
-            lanes[i].ask("step", actions[i])
+            lanes[i].ask("step", actions[i], looks)
         for i in active:
             run = runs[i]
             observations[i], reward, run.done, run.success = lanes[i].answer()
             run.sum_reward += reward
             run.length += 1
         _draw(lanes, runs, [i for i in active if runs[i].done or runs[i].length % frame_every == 0])
+        batch = _batch(observations, policy.device) if looks else batch
 
 
 def _draw(lanes: list[Lane], runs: list[_Run], shown: Iterable[int]) -> None:

@@ -31,8 +31,12 @@ class Simulator:
         """The first observation of the episode that starts from `seed`."""
         return self._env.reset(seed=seed)[0]
 
-    def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
-        """The next observation, the reward, whether the episode has ended and whether it is solved."""
+    def step(self, action: np.ndarray, looks: bool) -> tuple[Observation, float, bool, bool]:
+        """The next observation, the reward, whether the episode has ended and whether it is solved.
+
+        Where the policy `looks` at something else (the chunk that it predicted), an environment need draw no picture.
+        """
+        self._env.unwrapped.draws = looks
         observation, reward, terminated, truncated, info = self._env.step(action)
         return observation, float(reward), bool(terminated or truncated), bool(info["is_success"])
 

@@ -35,28 +35,25 @@ class ACTPolicy(Policy):
 
         The mean is over all unpadded numbers of the batch.
         """
-        inputs = self.normalized_inputs(batch)
         action = self.normalizer.normalize(ACTION_KEY, batch[ACTION_KEY])
-        is_pad = batch["action_is_pad"]
-        if self.training and self.config.use_vae:
-            mean, log_variance = self.model.encode_actions(inputs, action, ~is_pad)
-            latent = mean + (log_variance / 2).exp() * torch.randn_like(mean)
-            divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(-1).mean() / 2
-        else:
-            latent, divergence = None, None
-        distance = (self.model(inputs, latent) - action).abs()
-        kept = (~is_pad)[..., None]
-        l1 = (distance * kept).sum() / (kept.sum() * action.shape[-1]).clamp(min=1)
+        is_real = ~batch["action_is_pad"]
+        shown = (action, is_real) if self.training and self.config.use_vae else None
+        predicted, latent = self.model(self.normalized_inputs(batch), shown)
+        distance = (predicted - action).abs() * is_real[..., None]
+        l1 = distance.sum() / (is_real.sum() * action.shape[-1]).clamp(min=1)
         parts = {"l1_loss": l1.detach()}
-        if divergence is None:
+        if latent is None:
             return l1, parts
+        mean, log_variance = latent
+        divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(-1).mean() / 2
         parts["kld_loss"] = divergence.detach()
         return l1 + self.config.kl_weight * divergence, parts
 
     @torch.no_grad()
     def predict_action_chunk(self, observation: Batch) -> Tensor:
         """See `Policy`. The latent is the prior's mean, so equal observations give equal actions."""
-        return self.normalizer.unnormalize(ACTION_KEY, self.model(self.normalized_inputs(observation)))
+        predicted, _ = self.model(self.normalized_inputs(observation))
+        return self.normalizer.unnormalize(ACTION_KEY, predicted)
 
     def select_action(self, observation: Batch) -> Tensor:
         """See `Policy`. With `temporal_ensemble_coeff` it predicts at every step and averages over predictions."""
@@ -169,11 +166,19 @@ class ACT(nn.Module):
         mean, log_variance = self.vae_encoder_latent_output_proj(encoded[:, 0]).float().chunk(2, dim=-1)
         return mean, log_variance
 
-    def forward(self, inputs: Batch, latent: Tensor | None = None) -> Tensor:
-        """The actions `(b, k, a)`, float32, for observations and `latent (b, latent_dim)`; None: the prior's mean."""
+    def forward(
+        self, inputs: Batch, shown: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """The predicted actions `(b, k, a)`, float32, and the latent's distribution.
+
+        With `shown` (`action` and `is_real`, see `encode_actions`) the latent is drawn from what they tell;
+        without, it is the prior's mean and its distribution None.
+        """
         first = next(iter(inputs.values()))
-        if latent is None:
-            latent = first.new_zeros(len(first), self.latent_dim)
+        latent, distribution = first.new_zeros(len(first), self.latent_dim), None
+        if shown is not None:
+            distribution = mean, log_variance = self.encode_actions(inputs, *shown)
+            latent = mean + (log_variance / 2).exp() * torch.randn_like(mean)
         tokens = [self.encoder_latent_input_proj(latent)[:, None]]
         tokens += [getattr(self, STATE_MODULES[key])(inputs[key])[:, None] for key in self.states]
         tokens += self._image_tokens([inputs[key] for key in self.cameras])
@@ -181,7 +186,7 @@ class ACT(nn.Module):
         memory = self.encoder(torch.cat(tokens, dim=1), positions)
         queries = self.decoder_pos_embed.weight
         blank = queries.new_zeros(len(first), *queries.shape)
-        return self.action_head(self.decoder(blank, queries, memory, positions)).float()
+        return self.action_head(self.decoder(blank, queries, memory, positions)).float(), distribution
 
     def _image_tokens(self, images: list[Tensor]) -> list[Tensor]:
         """Images `(b, c, h, w)` to tokens `(b, n, d)`, one for each cell of the feature map, row by row."""

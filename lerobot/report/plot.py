@@ -21,27 +21,28 @@ LABEL_GAP = 0.075
 """Least distance of two labels, in success rate."""
 
 
-def plot_run(run_dir: Path, out_png: Path, *, baselines: Mapping[str, float], n_episodes: int) -> None:
+def plot_run(run_dir: Path, out_png: Path, *, baselines: Mapping[str, float]) -> None:
     """Draw training loss and, if the run was evaluated, success rate over steps from its `metrics.jsonl`.
 
-    baselines: name to success rate, drawn as level lines. n_episodes: of one evaluation, for its 95 % interval.
+    baselines: name to success rate, drawn as level lines.
     """
     from matplotlib.figure import Figure  # A figure of its own: pyplot would keep it, and choose a window system.
 
     rows = read_metrics(run_dir / METRICS_FILE)
     losses = [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
-    successes = [(row["step"], row["eval/success_rate"]) for row in rows if row.get("eval/success_rate") is not None]
+    evaluations = [row for row in rows if row.get("eval/success_rate") is not None]
     if not losses:
         raise ConfigError(f"{run_dir / METRICS_FILE} has no train/loss: give the folder of a training run")
 
-    figure = Figure(figsize=(10, 4) if successes else (5.5, 4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10, 4) if evaluations else (5.5, 4), dpi=150, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, wspace=0.04)  # type: ignore[union-attr]
-    axes = figure.subplots(1, 2 if successes else 1, squeeze=False)[0]
+    axes = figure.subplots(1, 2 if evaluations else 1, squeeze=False)[0]
     _draw_loss(axes[0], losses)
-    if successes:
-        _draw_success(axes[1], successes, baselines, n_episodes)
+    if evaluations:
+        _draw_success(axes[1], evaluations, baselines)
+    last_step = max([step for step, _ in losses] + [row["step"] for row in evaluations])
     for panel in axes:
-        _tidy(panel, last_step=max(step for step, _ in losses + successes))
+        _tidy(panel, last_step)
     out_png.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_png)
 
@@ -64,22 +65,26 @@ def _draw_loss(axes: "Axes", losses: list[tuple[int, float | None]]) -> None:
         axes.set_ylim(bottom=min([0.0, *(value for value in values if not math.isnan(value))]))
 
 
-def _draw_success(
-    axes: "Axes", successes: list[tuple[int, float]], baselines: Mapping[str, float], n_episodes: int
-) -> None:
-    steps = [step for step, _ in successes]
-    rates = [rate for _, rate in successes]
-    bounds = [wilson_interval(round(rate * n_episodes), n_episodes) for rate in rates]
+def _draw_success(axes: "Axes", evaluations: list[dict[str, Any]], baselines: Mapping[str, float]) -> None:
+    rates = [row["eval/success_rate"] for row in evaluations]
     lines = [("policy", rates[-1], POLICY_COLOR)]
     for (name, rate), color in zip(baselines.items(), BASELINE_COLORS, strict=False):
         axes.axhline(rate, color=color, linewidth=1.8, linestyle=(0, (5, 3)))
         lines.append((name, rate, color))
-    reach = [[rate - low for rate, (low, _) in zip(rates, bounds, strict=True)]]
-    reach.append([high - rate for rate, (_, high) in zip(rates, bounds, strict=True)])
+    reach = [
+        [row["eval/success_rate"] - row["eval/success_low"] for row in evaluations],
+        [row["eval/success_high"] - row["eval/success_rate"] for row in evaluations],
+    ]
+    steps = [row["step"] for row in evaluations]
     axes.errorbar(steps, rates, yerr=reach, color=POLICY_COLOR, linewidth=2.2, marker="o", markersize=6, elinewidth=1.2)
 
     axes.set_ylim(-0.03, 1.05)
-    axes.set_title(f"Success rate ({n_episodes} episodes, 95 % interval)", loc="left", color=TEXT_COLOR, fontsize=13)
+    axes.set_title(
+        f"Success rate ({evaluations[-1]['eval/n_episodes']} episodes, 95 % interval)",
+        loc="left",
+        color=TEXT_COLOR,
+        fontsize=13,
+    )
     for (name, rate, color), height in zip(lines, _spread([rate for _, rate, _ in lines]), strict=True):
         place: Any = axes.get_yaxis_transform()  # x in parts of the panel, y in success rate
         axes.text(1.03, height, f"{rate:.2f}  {name}", color=color, transform=place, va="center", fontsize=11.5)
@@ -103,11 +108,3 @@ def _spread(heights: list[float]) -> list[float]:
     for below, above in pairwise(order):
         placed[above] = max(placed[above], placed[below] + LABEL_GAP)
     return placed
-
-
-def wilson_interval(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % score interval of a rate (Wilson 1927): still an interval where all or none succeed."""
-    rate = successes / n
-    center = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, center - half), min(1.0, center + half)

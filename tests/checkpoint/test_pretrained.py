@@ -89,17 +89,13 @@ def test_a_folder_without_a_checkpoint_says_what_is_missing_ckpt_06(tmp_path, ru
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="has no checkpoint .no checkpoints/"):
         find_pretrained(tmp_path / "empty")
-    with pytest.raises(ConfigError, match="holds several runs: give one of .*/run"):
-        find_pretrained(tmp_path / "sweep" if (tmp_path / "sweep").exists() else _sweep_of(run, tmp_path))
+    for number in range(2):
+        shutil.copytree(run, tmp_path / f"sweep/{number}_run", symlinks=True)
+    with pytest.raises(ConfigError, match="holds runs: give one of .*/sweep/0_run, .*/sweep/1_run"):
+        find_pretrained(tmp_path / "sweep")
     (checkpoint / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="lacks model.safetensors"):
         find_pretrained(checkpoint)
-
-
-def _sweep_of(run: Path, tmp_path: Path) -> Path:
-    for number in range(2):
-        shutil.copytree(run, tmp_path / f"sweep/{number}_run", symlinks=True)
-    return tmp_path / "sweep"
 
 
 def test_a_checkpoint_from_before_processors_is_named_as_such(checkpoint):

@@ -30,7 +30,7 @@ def assert_golden(policy, raw, tensors, numbers) -> None:
     loss, parts = policy.loss(raw)
     assert loss.item() == pytest.approx(numbers["eval_loss"], abs=1e-5)
     assert set(parts) == {"l1_loss"}
-    chunk = policy.model(policy.normalized_inputs(raw))
+    chunk, _ = policy.model(policy.normalized_inputs(raw))
     torch.testing.assert_close(chunk, tensors["predict_action_chunk"], rtol=0, atol=1e-5)
     chunk = policy.predict_action_chunk(raw)
     torch.testing.assert_close(chunk, tensors["predict_action_chunk_post"], rtol=0, atol=1e-5)
@@ -281,7 +281,9 @@ def test_backbone_weights_that_cannot_be_fetched_are_one_sentence(push_config, m
 
     monkeypatch.setattr("torchvision.models.ResNet18_Weights.get_state_dict", offline)
     config = push_config("metaworld_push_cam", pretrained_backbone_weights=WEIGHTS)
-    with pytest.raises(ConfigError, match=r"pretrained_backbone_weights=null, or put the file at .*resnet18-.*\.pth") as error:
+    with pytest.raises(
+        ConfigError, match=r"pretrained_backbone_weights=null, or put the file at .*resnet18-.*\.pth"
+    ) as error:
         config.build(stats_of("metaworld_push_cam"))
     assert "\n" not in str(error.value)
 

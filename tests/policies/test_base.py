@@ -43,7 +43,9 @@ def test_reset_forgets_the_rest_of_a_chunk(counting):
 
 
 def test_a_missing_observation_is_named_with_what_is_there(counting):
-    with pytest.raises(ConfigError, match=r"reads 'observation.state' and the observation has observation.qpos: .*rename_map"):
+    with pytest.raises(
+        ConfigError, match=r"reads 'observation.state' and the observation has observation.qpos: .*rename_map"
+    ):
         counting.select_action({"observation.qpos": torch.zeros(1, 2), "action": torch.zeros(1, 1)})
 
 

@@ -43,7 +43,9 @@ def test_linear_is_the_least_squares_fit(push, frames):
     predicted = policy.predict_action_chunk(frames)[:, 0].double().numpy()
     x = torch.cat([frames["observation.state"], frames["observation.environment_state"]], dim=1).double().numpy()
     # Without normalising, in float64: scaling the inputs changes the weights and not the fit.
-    best = np.c_[x, np.ones(len(x))] @ np.linalg.lstsq(np.c_[x, np.ones(len(x))], frames["action"].numpy(), rcond=None)[0]
+    best = (
+        np.c_[x, np.ones(len(x))] @ np.linalg.lstsq(np.c_[x, np.ones(len(x))], frames["action"].numpy(), rcond=None)[0]
+    )
     np.testing.assert_allclose(predicted, best, atol=1e-4)
     residual = np.square(predicted - frames["action"].numpy()).mean()
     assert residual < 0.7 * frames["action"].var(0, correction=0).mean()
@@ -78,7 +80,9 @@ def test_a_baseline_is_fitted_to_the_chosen_episodes(push):
 
 def test_cameras_are_left_out_and_alone_they_are_refused():
     keys = ["observation.images.corner2", "action", "frame_index"]
-    dataset = LeRobotDataset(DATA / "metaworld_push_cam", episodes=[0], keys=["observation.state", "action", "frame_index"])
+    dataset = LeRobotDataset(
+        DATA / "metaworld_push_cam", episodes=[0], keys=["observation.state", "action", "frame_index"]
+    )
     assert set(LinearPolicy.fit(dataset).inputs) == {"observation.state"}
     blind = LeRobotDataset(DATA / "metaworld_push_cam", episodes=[0], keys=keys)
     del blind.meta.info["features"]["observation.state"]

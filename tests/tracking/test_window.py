@@ -62,6 +62,16 @@ def test_skips_in_a_row_are_counted_across_windows_and_a_resume():
     assert counts == [4, 5, 0, 1]
 
 
+def test_totals_count_what_is_not_popped_yet():  # a checkpoint between two log rows
+    window = Window(10, skipped_steps=5, consecutive_skips=2)
+    assert window.totals() == (5, 2)
+    add_fp16(window, 1, loss=1.0, grad_norm=math.inf, scale=2.0)
+    assert window.totals() == (6, 3)
+    window.pop()
+    add_fp16(window, 2, loss=1.0, grad_norm=1.0, scale=2.0)
+    assert window.totals() == (6, 0)
+
+
 def test_a_window_of_skipped_updates_alone_has_no_grad_norm():
     window = Window(1)
     add_fp16(window, 1, loss=1.0, grad_norm=math.inf, scale=2.0)

@@ -1,0 +1,118 @@
+"""Loss scaling with the real code, on the processor: what a card would do."""
+
+import json
+
+import pytest
+import torch
+
+from runs import losses, weights
+
+FP16 = ["precision=fp16", "device=auto"]
+LOW = "accelerator.grad_scaler.init_scale=1024"  # no overflow from the first update on
+
+
+@pytest.fixture(autouse=True)
+def _hook(fp16_on_cpu):
+    pass
+
+
+def state(run):
+    return json.loads((run / "checkpoints" / "last" / "training_state" / "scaler_state.json").read_text())
+
+
+def test_the_forward_pass_computes_in_float16_and_the_weights_stay_float32(train, rows):
+    run = train(*FP16, LOW, "steps=3")
+
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["forward_dtype"], facts["scaler"]) == ("float16", "GradScaler")
+    assert {weight.dtype for weight in weights(run).values()} == {torch.float32}
+    assert [row["train/scale"] for row in rows(run)] == [1024.0] * 3
+
+
+def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(train, rows):
+    run = train(*FP16, f"accelerator.grad_scaler.init_scale={2.0**34}", "steps=40", "log_freq=40")
+
+    history = rows(run)
+    skips, final = history[:-1], history[-1]
+    assert len(skips) >= 10  # from 2**34 to where float16's 65504 is not exceeded
+    assert [row["step"] for row in skips] == sorted({row["step"] for row in skips})
+    assert [row["train/scale"] for row in skips] == [2.0 ** (33 - i) for i in range(len(skips))]
+    assert [row["train/skipped_steps"] for row in skips] == list(range(1, len(skips) + 1))
+    assert final["train/skipped_steps"] == len(skips)
+    assert final["train/consecutive_skips"] == 0
+    assert final["train/grad_norm"] is not None and 0 < final["train/grad_norm"] < 1e3
+
+
+@pytest.mark.parametrize("fused", ["true", "false"])
+def test_an_overflow_skips_one_update_and_halves_the_scale(train, rows, monkeypatch, fused):
+    from lerobot.policies.act import ACTPolicy
+
+    real, calls = ACTPolicy.loss, []
+
+    def loss(self, batch):
+        calls.append(1)
+        value, parts = real(self, batch)
+        return value * (float("inf") if len(calls) == 3 else 1.0), parts
+
+    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    run = train(*FP16, f"optimizer.fused={fused}", LOW, "steps=4")
+
+    history = rows(run)
+    skip = [row for row in history if "train/loss" not in row]
+    assert [(row["step"], row["train/scale"]) for row in skip] == [(3, 512.0)]
+    whole = [row for row in history if "train/loss" in row]
+    assert [row["train/skipped_steps"] for row in whole] == [0, 0, 1, 1]
+    assert whole[2]["train/grad_norm"] is None  # every update of this window was skipped
+
+
+def test_the_scaler_grows_as_it_was_told(train, rows):
+    run = train(*FP16, LOW, "accelerator.grad_scaler.growth_interval=2", "steps=4")
+
+    assert [row["train/scale"] for row in rows(run)] == [1024.0, 2048.0, 2048.0, 4096.0]
+
+
+def test_the_scaler_state_is_five_numbers_and_a_resumed_run_goes_on_from_them(train, rows):
+    words = [*FP16, "accelerator.grad_scaler.init_scale=1048576", "accelerator.grad_scaler.growth_interval=3", "steps=8"]
+    straight = train(*words, name="straight")
+    cut = train(*words, "interrupt_after=5", name="cut")
+
+    assert state(straight).keys() == {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
+    assert state(cut) == state(straight)
+    assert losses(rows(cut)) == losses(rows(straight))
+    scales = [[row["train/scale"] for row in rows(run) if "train/loss" in row] for run in (straight, cut)]
+    assert scales[0] == scales[1]
+
+
+def test_the_logged_norm_is_unscaled(train, rows):
+    plain = rows(train("steps=1", name="plain"))[0]["train/grad_norm"]
+    scaled = rows(train(*FP16, LOW, "steps=1", name="scaled"))[0]["train/grad_norm"]
+
+    assert scaled == pytest.approx(plain, rel=0.02)  # not 1024 times it
+
+
+def test_the_learning_rate_follows_the_step_whatever_was_skipped(train, rows):
+    words = ["scheduler=cosine", "steps=10"]
+    plain = rows(train(*words, name="plain"))
+    skipping = rows(train(*words, *FP16, f"accelerator.grad_scaler.init_scale={2.0**20}", name="skipping"))
+
+    assert any("train/loss" not in row for row in skipping)
+    assert [row["train/lr"] for row in plain] == [row["train/lr"] for row in skipping if "train/lr" in row]
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_bad_gradient_is_skipped_in_other_precisions_if_asked(train, rows, monkeypatch, precision):
+    from lerobot.policies.act import ACTPolicy
+
+    real, calls = ACTPolicy.loss, []
+
+    def loss(self, batch):
+        calls.append(1)
+        value, parts = real(self, batch)
+        return value * (float("nan") if len(calls) == 2 else 1.0), parts
+
+    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    run = train(f"precision={precision}", "accelerator.skip_nonfinite=true", "steps=3")
+
+    assert all(weight.isfinite().all() for weight in weights(run).values())
+    assert [row["step"] for row in rows(run) if "train/loss" not in row] == [2]
+    assert "train/scale" not in rows(run)[-1]

@@ -1,0 +1,140 @@
+"""Whole runs, in process, on recorded data: what the command does."""
+
+import json
+
+import pytest
+import torch
+from runs import DATA, TINY, losses, weights
+
+import lerobot
+from lerobot.errors import ConfigError
+
+DATASETS = sorted(path.name for path in DATA.iterdir() if (path / "meta").is_dir())
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_it_trains_on_every_dataset_and_leaves_the_files_of_the_contract(name, train, rows):
+    run = train(f"dataset.root={DATA / name}", "steps=2", "batch_size=2", "seed=3")
+
+    step = run / "checkpoints" / "000002"
+    assert {"config.json", "model.safetensors", "train_config.json", "policy_preprocessor.json"} <= {
+        path.name for path in (step / "pretrained_model").iterdir()
+    }
+    assert {"training_step.json", "optimizer_state.safetensors"} <= {p.name for p in (step / "training_state").iterdir()}
+    assert (run / "checkpoints" / "last").resolve() == step
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["device"], facts["forward_dtype"], facts["scaler"]) == ("cpu", "float32", None)
+    row = rows(run)[-1]
+    wanted = "loss grad_norm lr samples_per_s step_s data_s update_s".split()
+    assert {"step", "time_s", "device/peak_mem_gb", *(f"train/{word}" for word in wanted)} <= row.keys()
+    assert "train/scale" not in row
+    assert "train/skipped_steps" not in row
+    assert not (step / "training_state" / "scaler_state.json").exists()
+
+
+def test_training_lowers_the_loss(train, rows):
+    history = losses(rows(train("steps=60", "log_freq=20", "batch_size=32")))
+
+    assert history[60] < 0.7 * history[20]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(train, rows):
+    first, again, other = (losses(rows(train(f"seed={seed}", name=name))) for seed, name in ((1, "a"), (1, "b"), (2, "c")))
+
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_resumed_run_repeats_the_uninterrupted_one_to_the_bit(train, rows, precision, workers):
+    words = [f"precision={precision}", "policy.dropout=0.1", "scheduler=cosine"]
+    straight = train(*words, name="straight")
+    cut = train(*words, "interrupt_after=4", f"num_workers={workers}", name="cut")
+
+    assert losses(rows(cut)) == losses(rows(straight))
+    for name, weight in weights(straight).items():
+        torch.testing.assert_close(weights(cut)[name], weight, rtol=0, atol=0)
+
+
+def test_resume_goes_on_in_the_runs_own_folder_with_what_may_change(train, rows):
+    run = train("steps=3")
+
+    config = lerobot.compose("train", [f"resume={run}", "steps=5", "optimizer.lr=1e-6", "log_freq=1"])
+    assert lerobot.run(config) == run
+
+    history = rows(run)
+    assert [row["step"] for row in history] == [1, 2, 3, 4, 5]
+    assert [row["train/lr"] for row in history] == [1e-3] * 3 + [1e-6] * 2
+    times = [row["time_s"] for row in history]
+    assert times == sorted(times)
+    assert json.loads((run / "status.json").read_text())["step"] == 5
+
+
+@pytest.mark.parametrize("form", ["", "checkpoints", "checkpoints/last", "checkpoints/000003", "checkpoints/last/pretrained_model"])
+def test_every_way_to_name_a_checkpoint_resumes_it(train, form):
+    run = train("steps=3")
+
+    config = lerobot.compose("train", [f"resume={run / form}", "steps=4"])
+
+    assert config.resume == str(run / "checkpoints" / "000003")
+    assert config.output_dir == str(run)
+
+
+@pytest.mark.parametrize("word", ["policy.dim_model=64", "policy=act", "dataset.episodes=[1]", "env=metaworld", "batch_size=4", "seed=1"])
+def test_what_would_make_it_another_run_is_refused_on_resume(train, word):
+    run = train("steps=1")
+
+    with pytest.raises(ConfigError, match=rf"{word.partition('=')[0]} cannot change"):
+        lerobot.compose("train", [f"resume={run}", word])
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_in_again(train):
+    run = train("steps=1")
+
+    with pytest.raises(ConfigError, match="holds a run: type resume="):
+        train("steps=1")
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
+def test_micro_batches_of_one_update_equal_one_large_batch(train, rows):
+    words = ["policy.dropout=0", "steps=4", "optimizer=sgd", "optimizer.lr=0.1"]
+    whole = train(*words, "batch_size=8", name="whole")
+    cut = train(*words, "batch_size=2", "accelerator.gradient_accumulation.steps=4", name="cut")
+
+    assert [row["step"] for row in rows(cut)] == [1, 2, 3, 4]
+    assert [row["train/lr"] for row in rows(cut)] == [row["train/lr"] for row in rows(whole)]
+    # A batch's own mean weighs frames, and its last frames are padded, so micro-batches weigh a padded frame a little more.
+    for name, weight in weights(whole).items():
+        torch.testing.assert_close(weights(cut)[name], weight, rtol=0, atol=2e-2)
+
+
+def test_the_logged_norm_is_that_before_clipping(train, rows):
+    free = rows(train("steps=1", "optimizer.grad_clip_norm=0", name="free"))[0]["train/grad_norm"]
+    clipped = rows(train("steps=1", "optimizer.grad_clip_norm=0.01", name="clipped"))[0]["train/grad_norm"]
+
+    assert free == clipped > 0.01
+
+
+def test_first_weights_come_from_a_checkpoint_of_the_neighbour(train, rows):
+    peer = DATA / "peer_checkpoints" / "act_state"
+
+    fresh = [word for word in TINY if not word.startswith("policy.")]
+    run = train(f"policy.path={peer}", "steps=1", "policy.dropout=0", base=fresh)
+
+    config = json.loads((run / "checkpoints" / "last" / "pretrained_model" / "config.json").read_text())
+    assert (config["chunk_size"], config["dim_model"], config["device"]) == (16, 64, "cpu")
+    assert rows(run)[0]["train/loss"] < 0.8  # 0.71 on the golden batch after the neighbour's 50 updates; fresh weights: above 1
+
+
+def test_a_weight_that_is_not_finite_shows_in_the_row_and_stops_nothing_silently(train, rows, monkeypatch):
+    from lerobot.policies.act import ACTPolicy
+
+    real = ACTPolicy.loss
+    monkeypatch.setattr(ACTPolicy, "loss", lambda self, batch: (real(self, batch)[0] * float("nan"), real(self, batch)[1]))
+
+    run = train("steps=2")
+
+    assert [row["train/nonfinite_steps"] for row in rows(run)] == [1, 1]
+    assert all(row["train/loss"] is None for row in rows(run))

@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 
 demo: $(STAMP) ## record, train and evaluate a policy in a simulator, from nothing (about 3 minutes on two cores)
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/lerobot-train experiment=demo
 
 test: $(STAMP) ## the tests (under 5 minutes on two cores)
 	@$(BIN)/python -m pytest

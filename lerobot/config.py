@@ -83,10 +83,14 @@ class AcceleratorConfig:
     """no, bf16 or fp16. Weights and updates stay float32."""
     grad_scaler: GradScalerConfig = field(default_factory=GradScalerConfig)
     gradient_accumulation: GradientAccumulationConfig = field(default_factory=GradientAccumulationConfig)
+    num_threads: int | None = None
+    """Threads of the processor; None leaves PyTorch's choice. 1 is fastest for small policies and for jobs side by side."""
     skip_nonfinite: bool = False
     """With no and bf16, skip an update whose gradient is not finite, as fp16 always does."""
 
     def __post_init__(self) -> None:
+        if self.num_threads is not None and self.num_threads < 1:
+            raise ConfigError(f"accelerator.num_threads={self.num_threads}: type 1 or more, or null for PyTorch's choice")
         if self.mixed_precision in (None, False, "none", "fp32"):  # YAML reads an unquoted `no` as false
             self.mixed_precision = "no"
         if self.mixed_precision not in PRECISIONS:
@@ -167,6 +171,8 @@ class TrainConfig:
     save_freq: int = 20_000
     env_eval_freq: int = 20_000
     save_checkpoint: bool = True
+    picture: bool = True
+    """Draw loss and success rate into `report.png` at the end."""
     job_name: str | None = None
     output_dir: str | None = None
     """The run's folder."""

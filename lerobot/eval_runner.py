@@ -4,8 +4,6 @@ import logging
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-
 from lerobot.accelerator.stack import open_stack
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import EvalRunConfig, to_plain
@@ -36,11 +34,10 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
         }
         write_json(run_dir / "run.json", facts)
         tracker = opened.enter_context(
-            open_tracker(run_dir, config.wandb, steps=1, config=to_plain(config), facts=facts)
+            open_tracker(run_dir, config.wandb, steps=0, config=to_plain(config), facts=facts)
         )
         log.info("evaluating %s on %s in precision %s", path, stack.device.torch_device, stack.precision)
-        with torch.no_grad():
-            result = roll(policy, config.env, config.eval, config.seed, run_dir / "eval", stack.autocast, stop)
+        result = roll(policy, config.env, config.eval, config.seed, run_dir / "eval", stack.autocast, stop)
         write_episodes(run_dir / "eval" / "episodes.jsonl", result.episodes)
         log.info("%s", summary("policy", result))
         if result.note:

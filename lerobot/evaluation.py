@@ -14,12 +14,12 @@ from lerobot.envs.result import EvalResult, write_episodes
 from lerobot.envs.rollout import asked_features, evaluate
 from lerobot.policies.base import Policy
 from lerobot.policies.baselines import LinearPolicy, ReplayPolicy
+from lerobot.report.closing import BASELINES_FILE
 from lerobot.status import write_json
 from lerobot.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
 
-BASELINES_FILE = "baselines.json"
 BASELINES = {"replay": ReplayPolicy, "linear": LinearPolicy}
 
 

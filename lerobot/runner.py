@@ -25,6 +25,7 @@ from lerobot.facts import versions
 from lerobot.features import policy_features
 from lerobot.policies.base import Policy
 from lerobot.prepare import find_dataset, with_imagenet_stats
+from lerobot.report.closing import close
 from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import now, running, write_json, write_status
@@ -120,6 +121,7 @@ class Training:
     def _record_facts(self, forward_dtype: str) -> None:
         self.facts["forward_dtype"] = forward_dtype
         write_json(self.run_dir / "run.json", self.facts)
+        self.tracker.describe(self.facts)
         log.info(
             "running on %s (%s) in %s, scaler %s, tf32 %s",
             *(self.facts[key] for key in ("device", "device_name", "forward_dtype", "scaler", "tf32")),
@@ -136,6 +138,7 @@ def train(config: TrainConfig) -> str:
             log.info("going on from %s", config.resume)
         final.step = _train_part(config, run_dir, stop, until=config.steps)
         final.state = "stopped" if stop() else "done"
+        close(config, run_dir)
     return final.state
 
 

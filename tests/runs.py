@@ -25,6 +25,7 @@ TINY = [
     "save_freq=0",
     "device=cpu",
     "wandb=disabled",
+    "picture=false",
 ]
 
 

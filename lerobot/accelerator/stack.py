@@ -129,6 +129,7 @@ def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | 
     device = devices.resolve(request, devices.machine())
     check_precision(config.mixed_precision, device)
     with ExitStack() as stack:
+        stack.enter_context(_threads(config.num_threads))
         stack.enter_context(_config_alone(device))
         stack.enter_context(_current(device))
         accelerator = build_accelerator(config, device)
@@ -192,6 +193,16 @@ def _config_alone(device: Device) -> Iterator[None]:
         for key in [key for key in os.environ if key.startswith(_VARIABLES)]:
             del os.environ[key]
         os.environ.update(before)
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _forget_accelerate() -> None:

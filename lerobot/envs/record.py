@@ -71,7 +71,7 @@ def record(
 ) -> Recorded:
     """Record `plan.num_episodes` of each task of `env` at `root`, a new folder that appears whole at the end.
 
-    `should_stop` is asked between episodes; what was finished by then is written, and nothing if that is nothing.
+    `should_stop` is asked after each episode; what was finished by then is written.
     Raises `ConfigError` before anything is simulated, and `RuntimeError` where the expert hardly ever succeeds.
     """
     env.check(plan.inputs, {})

@@ -13,11 +13,12 @@ import torch
 
 from lerobot.envs.config import EnvConfig
 from lerobot.envs.result import Episode, EvalResult
-from lerobot.envs.scope import evaluating, preserved_rng, seed_everything
+from lerobot.envs.scope import evaluating, preserved_rng
 from lerobot.envs.simulator import Observation, Simulator
 from lerobot.envs.vector import Lane, open_lanes
 from lerobot.features import Feature
 from lerobot.policies.base import Policy
+from lerobot.seed import seed_run
 
 AUTO_VIDEOS = 2
 """Episodes of a task that `videos="auto"` records."""
@@ -63,7 +64,7 @@ def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
                 break
             runs = [_Run(task, i, seed + i, recorded=i < recorded) for i in range(first, end)]
             _open(lanes, runs)
-            seed_everything(seed + first)
+            seed_run(seed + first)
             _roll(policy, lanes, runs, autocast, frame_every=_stride(env.fps))
             result.episodes += [run.row() for run in runs]
             result.videos += [_save_video(run, Path(video_dir), env.fps) for run in runs if run.recorded and video_dir]

@@ -10,13 +10,6 @@ import torch
 from lerobot.policies.base import Policy
 
 
-def seed_everything(seed: int) -> None:
-    """Seed python's, numpy's and torch's generators, those of every device included."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
 @contextmanager
 def preserved_rng(device: torch.device) -> Iterator[None]:
     """Leave every generator (python, numpy, torch on the cpu and on `device`) as it was, also after an error."""

@@ -85,7 +85,7 @@ class ProcessLane:
         self._pipe.close()
         self._process.join(5)
         if self._process.is_alive():
-            self._process.terminate()
+            self._process.kill()
             self._process.join()
 
 
@@ -111,7 +111,9 @@ def ask_all(lanes: list[Lane], method: str, *args: Any) -> list[Any]:
 
 def _serve(pipe: Connection, make: Callable[[], Worker]) -> None:
     """Answer calls until the other side closes, or one fails."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
+    # Ctrl-C and a scheduler's SIGTERM reach the whole group; the parent finishes what it can, then ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker = make()
     with suppress(EOFError, BrokenPipeError):
         while True:

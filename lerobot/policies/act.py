@@ -35,8 +35,8 @@ class ACTPolicy(Policy):
 
         The mean is over all unpadded numbers of the batch.
         """
-        action = self.normalizer.normalize(ACTION_KEY, batch[ACTION_KEY])
         is_real = ~batch["action_is_pad"]
+        action = self.normalizer.normalize(ACTION_KEY, batch[ACTION_KEY].reshape(*is_real.shape, -1))
         shown = (action, is_real) if self.training and self.config.use_vae else None
         predicted, latent = self.model(self.normalized_inputs(batch), shown)
         distance = (predicted - action).abs() * is_real[..., None]
@@ -198,12 +198,18 @@ class ACT(nn.Module):
 
 def _check_inputs(inputs: dict[str, Feature], read: list[str]) -> None:
     if not read:
-        raise ConfigError(f"ACT reads {STATE_KEY}, {ENV_STATE_KEY} or cameras, and is offered {sorted(inputs)}")
+        raise ConfigError(
+            f"ACT reads {STATE_KEY}, {ENV_STATE_KEY} or cameras, and is offered {sorted(inputs)}: "
+            "use a dataset that has one of them, or type rename_map={<its name>: <the one ACT reads>}"
+        )
     if unread := sorted(inputs.keys() - set(read)):
         log.warning("ACT reads %s, %s and cameras: %s have no effect", STATE_KEY, ENV_STATE_KEY, unread)
     for key in read:
         if inputs[key].type == "VISUAL" and (len(inputs[key].shape) != 3 or inputs[key].shape[0] != 3):
-            raise ConfigError(f"ACT sees images of shape [3, height, width]: '{key}' has shape {inputs[key].shape}")
+            raise ConfigError(
+                f"ACT sees images of shape [3, height, width] and '{key}' has shape {inputs[key].shape}: "
+                "leave it out of policy.input_features"
+            )
 
 
 def _image_positions(shapes: list[list[int]], config: ACTConfig) -> Tensor:

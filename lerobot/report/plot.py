@@ -71,20 +71,15 @@ def _draw_success(axes: "Axes", evaluations: list[dict[str, Any]], baselines: Ma
     for (name, rate), color in zip(baselines.items(), BASELINE_COLORS, strict=False):
         axes.axhline(rate, color=color, linewidth=1.8, linestyle=(0, (5, 3)))
         lines.append((name, rate, color))
-    reach = [
-        [row["eval/success_rate"] - row["eval/success_low"] for row in evaluations],
-        [row["eval/success_high"] - row["eval/success_rate"] for row in evaluations],
-    ]
+    # Rounding may leave the interval's end of 50 in 50 a hair below 1.
+    below = [max(0.0, row["eval/success_rate"] - row["eval/success_low"]) for row in evaluations]
+    above = [max(0.0, row["eval/success_high"] - row["eval/success_rate"]) for row in evaluations]
     steps = [row["step"] for row in evaluations]
-    axes.errorbar(steps, rates, yerr=reach, color=POLICY_COLOR, linewidth=2.2, marker="o", markersize=6, elinewidth=1.2)
+    axes.errorbar(steps, rates, yerr=(below, above), color=POLICY_COLOR, linewidth=2.2, marker="o", elinewidth=1.2)
 
     axes.set_ylim(-0.03, 1.05)
-    axes.set_title(
-        f"Success rate ({evaluations[-1]['eval/n_episodes']} episodes, 95 % interval)",
-        loc="left",
-        color=TEXT_COLOR,
-        fontsize=13,
-    )
+    title = f"Success rate ({evaluations[-1]['eval/n_episodes']} episodes, 95 % interval)"
+    axes.set_title(title, loc="left", color=TEXT_COLOR, fontsize=13)
     for (name, rate, color), height in zip(lines, _spread([rate for _, rate, _ in lines]), strict=True):
         place: Any = axes.get_yaxis_transform()  # x in parts of the panel, y in success rate
         axes.text(1.03, height, f"{rate:.2f}  {name}", color=color, transform=place, va="center", fontsize=11.5)

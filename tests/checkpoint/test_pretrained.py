@@ -84,23 +84,23 @@ def test_last_need_not_be_the_highest_number_ckpt_06(run):
 
 
 def test_a_folder_without_a_checkpoint_says_what_is_missing_ckpt_06(tmp_path, run, checkpoint):
-    with pytest.raises(ConfigError, match="there is no checkpoint at .*/nowhere: give a run"):
+    with pytest.raises(ConfigError, match=r"there is no checkpoint at .*/nowhere: give a run"):
         find_pretrained(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="has no checkpoint .no checkpoints/"):
+    with pytest.raises(ConfigError, match=r"has no checkpoint .no checkpoints/"):
         find_pretrained(tmp_path / "empty")
     for number in range(2):
         shutil.copytree(run, tmp_path / f"sweep/{number}_run", symlinks=True)
-    with pytest.raises(ConfigError, match="holds runs: give one of .*/sweep/0_run, .*/sweep/1_run"):
+    with pytest.raises(ConfigError, match=r"holds runs: give one of .*/sweep/0_run, .*/sweep/1_run"):
         find_pretrained(tmp_path / "sweep")
     (checkpoint / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="lacks model.safetensors"):
+    with pytest.raises(ConfigError, match=r"lacks model.safetensors"):
         find_pretrained(checkpoint)
 
 
 def test_a_checkpoint_from_before_processors_is_named_as_such(checkpoint):
     (checkpoint / "policy_preprocessor.json").unlink()
-    with pytest.raises(ConfigError, match="before 0.4 .*migrate_policy_normalization"):
+    with pytest.raises(ConfigError, match=r"before 0.4 .*migrate_policy_normalization"):
         load_policy(checkpoint)
 
 
@@ -156,7 +156,7 @@ def test_a_complete_config_is_read_without_a_word(caplog):
 
 def test_a_policy_of_another_type_is_refused(checkpoint):
     edit(checkpoint / "config.json", type="pi0")
-    with pytest.raises(ConfigError, match="of type 'pi0': give a checkpoint of one of act"):
+    with pytest.raises(ConfigError, match=r"of type 'pi0': give a checkpoint of one of act"):
         load_policy(checkpoint)
 
 
@@ -177,13 +177,13 @@ def test_placeholder_statistics_are_refused_by_name_ckpt_15(checkpoint, bad):
     stats = load_file(checkpoint / STATS_FILE)
     stats["observation.state.std"][1] = bad
     save_file(stats, checkpoint / STATS_FILE)
-    with pytest.raises(ConfigError, match="'std' of 'observation.state' is not finite"):
+    with pytest.raises(ConfigError, match=r"'std' of 'observation.state' is not finite"):
         load_policy(checkpoint)
 
 
 def test_absent_statistics_are_refused_ckpt_15(checkpoint):
     (checkpoint / STATS_FILE).unlink()
-    with pytest.raises(ConfigError, match="lacks the statistics of its 'normalizer_processor'"):
+    with pytest.raises(ConfigError, match=r"lacks the statistics of its 'normalizer_processor'"):
         load_policy(checkpoint)
 
 

@@ -34,7 +34,7 @@ def test_episodes_add_up_to_what_lerobot_wrote_for_the_whole(name):
     for key, stats in stored.items():
         for stat, value in stats.items():
             assert added[key][stat].shape == np.shape(value)
-            np.testing.assert_allclose(added[key][stat], value, rtol=1e-9, atol=1e-12, err_msg=f"{key} {stat}")
+            np.testing.assert_allclose(added[key][stat], value, rtol=1e-7, atol=1e-12, err_msg=f"{key} {stat}")
 
 
 @pytest.mark.parametrize("name", ["metaworld_push_state", "metaworld_multi2_cam2"])

@@ -54,7 +54,7 @@ def ours(peer: str) -> int:
         expected = {name: _save_case(folder / name, *case) for name, case in CASES.items()}
         # -P and no PYTHONPATH: this project must not shadow the other package of the same name.
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        subprocess.run([peer, "-P", __file__, "--lerobot", temporary], env=environment, check=True)
+        subprocess.run([peer, "-P", __file__, "--lerobot", temporary], env=environment, stdout=sys.stderr, check=True)
         from lerobot.checkpoint.pretrained import load_policy
 
         for name, output in expected.items():

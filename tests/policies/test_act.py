@@ -135,6 +135,18 @@ def test_a_batch_of_padding_alone_has_loss_zero(make_policy, batch):
     assert make_policy().eval().loss(batch)[0] == 0
 
 
+def test_actions_of_one_number_may_come_as_scalars(push_config, push_stats, batch):
+    config = push_config()
+    config.output_features["action"].shape = [1]
+    stats = {**push_stats, "action": {name: value[:1] for name, value in push_stats["action"].items()}}
+    torch.manual_seed(0)
+    policy = config.build(stats).eval()
+    batch["action"] = batch["action"][..., :1]
+    column = policy.loss(batch)[0]
+    batch["action"] = batch["action"][..., 0]
+    assert torch.equal(policy.loss(batch)[0], column)
+
+
 def test_noise_comes_from_the_global_generator_alone(make_policy, batch):
     policy = make_policy().train()
     losses = []

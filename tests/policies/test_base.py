@@ -66,5 +66,5 @@ def test_features_of_one_number_may_come_as_scalars(counting):
 
 
 def test_a_policy_without_actions_is_refused():
-    with pytest.raises(ConfigError, match="name the dataset's action feature 'action'"):
+    with pytest.raises(ConfigError, match=r"name the dataset's action feature 'action'"):
         Counting(PolicyConfig(output_features={"actions": Feature("ACTION", [1])}), {})

@@ -123,7 +123,7 @@ def test_images_may_be_bytes_or_fractions():
 @pytest.mark.parametrize("placeholder", [math.inf, math.nan])
 def test_placeholder_statistics_are_refused_by_name_ckpt_15(placeholder):
     stats = {"x": {"mean": [0.0, placeholder, 0.0], "std": [1.0, 1.0, 1.0]}}
-    with pytest.raises(ConfigError, match="'mean' of 'x' is not finite"):
+    with pytest.raises(ConfigError, match=r"'mean' of 'x' is not finite"):
         Normalizer(STATE, {"STATE": "MEAN_STD"}, stats)
 
 
@@ -141,12 +141,12 @@ def test_statistics_that_are_missing_or_of_another_robot_are_refused_by_name(sta
 def test_quantiles_that_would_erase_a_dimension_are_refused(push_stats):
     # LeRobot averages quantiles over episodes; a goal that is constant in each episode has all of them equal.
     goal = {"observation.environment_state": Feature("ENV", [6])}
-    with pytest.raises(ConfigError, match="type policy.normalization_mapping.ENV=MIN_MAX"):
+    with pytest.raises(ConfigError, match=r"type policy.normalization_mapping.ENV=MIN_MAX"):
         Normalizer(goal, {"ENV": "QUANTILES"}, push_stats)
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones(push_stats):
-    with pytest.raises(ConfigError, match="STATE=MEAN_VAR: type one of MEAN_STD, MIN_MAX"):
+    with pytest.raises(ConfigError, match=r"STATE=MEAN_VAR: type one of MEAN_STD, MIN_MAX"):
         Normalizer({"observation.state": Feature("STATE", [4])}, {"STATE": "MEAN_VAR"}, push_stats)
 
 

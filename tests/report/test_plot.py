@@ -13,7 +13,11 @@ BASELINES = {"replay": 0.1, "linear": 0.12}
 def run_folder(path, *, losses=(1.0, 0.1, 0.05), successes=(0.5, 0.96)):
     rows = [{"step": 100 * i, "time_s": 1.0, "train/loss": loss} for i, loss in enumerate(losses, start=1)]
     for i, rate in enumerate(successes, start=1):
-        bounds = {"eval/success_low": rate - 0.1, "eval/success_high": min(1.0, rate + 0.1), "eval/n_episodes": 50}
+        bounds = {
+            "eval/success_low": rate - 0.1,
+            "eval/success_high": min(1 - 1e-16, rate + 0.1),
+            "eval/n_episodes": 50,
+        }
         rows.append({"step": 150 * i, "time_s": 1.0, "eval/success_rate": rate, **bounds})
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -1,0 +1,59 @@
+import sys
+
+import pytest
+
+from lerobot.envs import gl
+from lerobot.envs.config import MetaWorldConfig
+from lerobot.errors import ConfigError
+from lerobot.features import Feature
+
+CAMERA = {"observation.images.corner2": Feature("VISUAL", [3, 96, 96])}
+
+
+def test_a_camera_without_gl_is_refused_with_the_packages_to_install(no_gl, states):
+    """EVAL-06: before anything is trained."""
+    with pytest.raises(ConfigError, match=r"observation\.images\.corner2 needs a GL context .* install libegl1 "):
+        MetaWorldConfig().check({**states.inputs, **CAMERA}, states.outputs)
+
+
+def test_asking_for_videos_without_gl_is_refused(no_gl, states):
+    with pytest.raises(ConfigError, match=r"eval\.videos=1 or more needs a GL context"):
+        MetaWorldConfig().check(states.inputs, states.outputs, render=True)
+
+
+def test_states_alone_need_no_gl(no_gl, states):
+    MetaWorldConfig().check(states.inputs, states.outputs)
+    env = MetaWorldConfig().make("push-v3", states.inputs)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    env.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="egl and osmesa are Linux's")
+@pytest.mark.parametrize("backend", ["egl", "osmesa"])
+def test_a_missing_library_is_named(gl_asked_anew, monkeypatch, backend):
+    monkeypatch.setenv("MUJOCO_GL", backend)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    works, reason = gl.can_render()
+    assert not works
+    assert reason == f"{backend}: lib{'EGL' if backend == 'egl' else 'OSMesa'} is not installed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="egl is Linux's")
+def test_a_driver_that_is_there_and_broken_is_found_out(gl_asked_anew, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent")
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: "there")
+    works, reason = gl.can_render()
+    assert not works
+    assert reason.startswith("egl: ")
+    assert "\n" not in reason
+
+
+def test_the_backend_found_is_left_to_processes_started_later(needs_gl, gl_asked_anew, monkeypatch):
+    works, name = gl.can_render()
+    assert works
+    assert gl.os.environ["MUJOCO_GL"] == name
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("tried twice"))
+    assert gl.can_render() == (True, name)
+    assert gl.backend() == name

@@ -32,7 +32,7 @@ class Line:
     flags: list[str] = field(default_factory=list)
     """Hydra's own flags with their values."""
     words: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Overrides as (prefix `+ ++ ~` or empty, key, value or None), in Hydra's names; a later one replaces an earlier one."""
+    """Overrides as (prefix `+ ++ ~` or empty, key, value or None), in Hydra's names; the last of a key stands."""
 
     @property
     def is_multirun(self) -> bool:
@@ -146,7 +146,7 @@ def _word(prefix: str, key: str, value: str, multirun: bool) -> tuple[str, str] 
     return key, quote(key, "null" if value == "None" else value)
 
 
-def _elements(value: str, rewrite) -> str:  # noqa: ANN001
+def _elements(value: str, rewrite) -> str:
     """Rewrite each word of a value, of a comma sweep, or inside `choice(...)`."""
     return re.sub(r"(?<![\w.'\"/:-])['\"]?([\w.:-]+)['\"]?(?![\w.'\"/(:-])", lambda match: rewrite(match[1]), value)
 

@@ -120,7 +120,7 @@ def main(command: str, work: Callable[[Any], str]) -> None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the user can do something about it; a plain ValueError may be Hydra's answer to a bool in a defaults list."""
+    """Whether the user can do something about it. A bool in a defaults list makes Hydra raise a plain ValueError."""
     own = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException))
     return own or "in defaults" in str(error) or "Config group override" in str(error)
 

@@ -1,4 +1,4 @@
-"""LeRobot's flags that this program answers in its own way: other names, accepted values, refusals by name. Only facts."""
+"""LeRobot's flags that this program answers in its own way: other names, accepted values, refusals."""
 
 import re
 
@@ -24,13 +24,42 @@ OPTION_NAMES = {
 }
 """LeRobot's or YAML's word for an option to the name of its file in `conf/`."""
 
-OTHER_POLICIES = (
-    "diffusion eo1 evo1 groot fastwam gaussian_actor lingbot_va molmoact2 multi_task_dit pi0 pi0_fast pi05 smolvla tdmpc "
-    "vla_jepa vqbet wall_x xvla rtc sac"
-).split()
-OTHER_ENVS = (
-    "aloha pusht gym gym_manipulator libero robocasa vlabench isaaclab_arena libero_plus robotwin robomme xarm"
-).split()
+OTHER_POLICIES = [
+    "diffusion",
+    "eo1",
+    "evo1",
+    "groot",
+    "fastwam",
+    "gaussian_actor",
+    "lingbot_va",
+    "molmoact2",
+    "multi_task_dit",
+    "pi0",
+    "pi0_fast",
+    "pi05",
+    "smolvla",
+    "tdmpc",
+    "vla_jepa",
+    "vqbet",
+    "wall_x",
+    "xvla",
+    "rtc",
+    "sac",
+]
+OTHER_ENVS = [
+    "aloha",
+    "pusht",
+    "gym",
+    "gym_manipulator",
+    "libero",
+    "robocasa",
+    "vlabench",
+    "isaaclab_arena",
+    "libero_plus",
+    "robotwin",
+    "robomme",
+    "xarm",
+]
 OTHER_SCHEDULERS = ["vqbet", "cosine_decay_with_warmup"]
 OTHER_OPTIMIZERS = ["xvla-adamw", "multi_adam"]
 
@@ -59,7 +88,11 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
     (r"persistent_workers", ("true",), "workers always persist, leave it out"),
     (r"dataloader_multiprocessing_context", ("spawn",), "workers are always spawned, leave it out"),
     (r"tolerance_s", ("1e-4", "0.0001"), "frames are found by their number, leave it out"),
-    (r"use_policy_training_preset", ("true",), "type the optimizer.* and scheduler.* that you want, they win over presets"),
+    (
+        r"use_policy_training_preset",
+        ("true",),
+        "type the optimizer.* and scheduler.* that you want, they win over presets",
+    ),
     (r"save_checkpoint_to_hub", ("false",), _HUB),
     (r"reward_model(\..*)?", _NULL, "reward models are not built, leave it out"),
     (r"peft(\..*)?", _NULL, "adapters are not built, leave it out"),
@@ -71,7 +104,11 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
     (r"trackio(\..*)?", _NULL, "runs are logged to wandb and metrics.jsonl, leave it out"),
     (r"parallelism(\..*)?", ("auto", "single"), "this version trains in one process, leave it out"),
     (r"eval\.recording(_.*)?", ("false", *_NULL), "recording evaluations is not built, use lerobot-demos"),
-    (r"env\.(features|features_map|disable_env_checker)", _NULL, "a simulator yields what the policy reads, leave it out"),
+    (
+        r"env\.(features|features_map|disable_env_checker)",
+        _NULL,
+        "a simulator yields what the policy reads, leave it out",
+    ),
     (r"env\.max_parallel_tasks", ("1",), "tasks run one after the other, leave it out"),
     (r"env\.multitask_eval", ("true",), "several tasks are typed as env.task=[a,b], leave it out"),
     (r"env\.render_mode", ("rgb_array",), "videos are chosen with eval.videos, leave it out"),
@@ -81,7 +118,7 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
 
 
 def flag(key: str, value: str) -> str | None:
-    """Say what becomes of a LeRobot flag that has no key here: None (not one), "" (dropped) or the reason it is refused."""
+    """What becomes of a LeRobot flag without a key here: None (not one), "" (dropped) or why it is refused."""
     for pattern, accepted, reason in FLAGS:
         if re.fullmatch(pattern, key):
             return "" if value.strip("'\"").lower() in accepted else reason

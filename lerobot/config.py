@@ -1,7 +1,7 @@
 """What a command can be told. Past `parse`, nothing sees Hydra or OmegaConf. Imports no torch.
 
-A closed group (every key is ours) is a dataclass below. An open group (policy, dataset, env, optimizer, scheduler) names its
-dataclass as `_target_` in `conf/`, so that another package can bring its own.
+A closed group (every key is ours) is a dataclass below. An open group (policy, dataset, env, optimizer, scheduler)
+names its dataclass as `_target_` in `conf/`, so that another package can bring its own.
 """
 
 import dataclasses
@@ -84,19 +84,19 @@ class AcceleratorConfig:
     grad_scaler: GradScalerConfig = field(default_factory=GradScalerConfig)
     gradient_accumulation: GradientAccumulationConfig = field(default_factory=GradientAccumulationConfig)
     num_threads: int | None = None
-    """Threads of the processor; None leaves PyTorch's choice. 1 is fastest for small policies and for jobs side by side."""
+    """Threads of the processor; None leaves PyTorch's choice. 1 is best for small policies and jobs side by side."""
     skip_nonfinite: bool = False
     """With no and bf16, skip an update whose gradient is not finite, as fp16 always does."""
 
     def __post_init__(self) -> None:
         if self.num_threads is not None and self.num_threads < 1:
-            raise ConfigError(f"accelerator.num_threads={self.num_threads}: type 1 or more, or null for PyTorch's choice")
+            raise ConfigError(
+                f"accelerator.num_threads={self.num_threads}: type 1 or more, or null for PyTorch's choice"
+            )
         if self.mixed_precision in (None, False, "none", "fp32"):  # YAML reads an unquoted `no` as false
             self.mixed_precision = "no"
         if self.mixed_precision not in PRECISIONS:
-            raise ConfigError(
-                f"accelerator.mixed_precision={self.mixed_precision}: type precision=no, precision=bf16 or precision=fp16"
-            )
+            raise ConfigError(f"accelerator.mixed_precision={self.mixed_precision}: type precision=no, bf16 or fp16")
 
 
 @dataclass
@@ -119,7 +119,9 @@ class EvalConfig:
             raise ConfigError(f"eval.n_episodes={self.n_episodes}: type 1 or more")
         if self.batch_size < 0:
             raise ConfigError(f"eval.batch_size={self.batch_size}: type 0 (chosen for you) or more")
-        if self.videos != "auto" and (isinstance(self.videos, bool) or not isinstance(self.videos, int) or self.videos < 0):
+        if self.videos != "auto" and (
+            isinstance(self.videos, bool) or not isinstance(self.videos, int) or self.videos < 0
+        ):
             raise ConfigError(f"eval.videos={self.videos}: type eval.videos=auto or a number of episodes (0 for none)")
         for name in self.baselines:
             if name not in ("replay", "linear"):
@@ -134,7 +136,7 @@ class DemosConfig:
     action_noise: float = 0.1
     """Deviation of the Gaussian noise on the executed action, in the action's own range."""
     seed: int = 100_000
-    """Attempt i starts from seed + i: far from an evaluation's seeds, so that nothing is tested on what it was shown."""
+    """Attempt i starts from seed + i: far from an evaluation's, so that nothing is tested on what it was shown."""
 
     def __post_init__(self) -> None:
         if self.num_episodes < 1:
@@ -242,7 +244,7 @@ SCHEMAS: dict[str, type] = {"train": TrainConfig, "eval": EvalRunConfig, "demos"
 def parse(command: str, cfg: DictConfig) -> Any:
     """Turn a composed config into the command's dataclass: interpolations resolved, types checked."""
     schema = SCHEMAS[command]
-    plain = OmegaConf.to_container(cfg, resolve=True)
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
     open_names = [f.name for f in fields(schema) if f.type is Any and f.name in OPEN_GROUPS]
     opened = {name: _open(name, plain.pop(name, None)) for name in open_names}
     run = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), plain))
@@ -282,4 +284,5 @@ def _open(name: str, node: dict[str, Any] | None) -> Any:
         raise ConfigError(f"{name}: {target.__name__} is no {OPEN_GROUPS[name].__name__}; derive it from that class")
     # Under its own name, so that an error names the key as it is typed.
     typed = OmegaConf.create({name: OmegaConf.structured(target)})
-    return OmegaConf.to_object(OmegaConf.merge(typed, {name: node}))[name]
+    opened: Any = OmegaConf.to_object(OmegaConf.merge(typed, {name: node}))
+    return opened[name]

@@ -24,16 +24,16 @@ def work(config: DemosRunConfig) -> str:
     from lerobot.status import running
 
     root = Path(config.dataset.root).expanduser()
-    plan = Plan(
-        config.dataset.num_episodes, config.seed, config.action_noise, tuple(config.cameras), config.image_size
-    )
+    plan = Plan(config.dataset.num_episodes, config.seed, config.action_noise, tuple(config.cameras), config.image_size)
     with running(Path(config.output_dir or "")) as final, stop_on_signals() as stop:
         recorded = record(config.env, root, plan, should_stop=stop, on_episode=_say)
         log.info(
             "%s: %d episodes, %d frames, %d attempts that the expert did not solve are left out",
             root, recorded.episodes, recorded.frames, recorded.attempts - recorded.episodes,
         )  # fmt: skip
-        log.info("train on it: lerobot-train dataset.root=%s env.task=%s env=%s", root, config.env.task, config.env.type)
+        log.info(
+            "train on it: lerobot-train dataset.root=%s env.task=%s env=%s", root, config.env.task, config.env.type
+        )
         final.state = "stopped" if recorded.stopped else "done"
     return final.state
 

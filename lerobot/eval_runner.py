@@ -7,8 +7,7 @@ from pathlib import Path
 from lerobot.accelerator.stack import open_stack
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import EvalRunConfig, to_plain
-from lerobot.envs.result import write_episodes
-from lerobot.evaluation import metrics, roll, summary
+from lerobot.evaluation import report, roll
 from lerobot.facts import versions
 from lerobot.signals import stop_on_signals
 from lerobot.status import running, write_json
@@ -37,13 +36,7 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
             open_tracker(run_dir, config.wandb, steps=0, config=to_plain(config), facts=facts)
         )
         log.info("evaluating %s on %s in precision %s", path, stack.device.torch_device, stack.precision)
-        result = roll(policy, config.env, config.eval, config.seed, run_dir / "eval", stack.autocast, stop)
-        write_episodes(run_dir / "eval" / "episodes.jsonl", result.episodes)
-        log.info("%s", summary("policy", result))
-        if result.note:
-            log.info("%s", result.note)
-        tracker.log(0, metrics(result))
-        for video in result.videos:
-            tracker.video(0, f"eval/video/{video.stem}", video)
+        result = roll(policy, config, run_dir / "eval", stack.autocast, stop)
+        report(result, 0, run_dir / "eval", tracker)
         final.state = "stopped" if result.stopped else "done"
     return final.state

@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from lerobot.config import EvalConfig, TrainConfig
+from lerobot.config import EvalRunConfig, TrainConfig
 from lerobot.data.reader import LeRobotDataset
-from lerobot.envs.config import EnvConfig
 from lerobot.envs.result import EvalResult, write_episodes
 from lerobot.envs.rollout import asked_features, evaluate
 from lerobot.policies.base import Policy
@@ -20,62 +19,41 @@ from lerobot.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
 
+Autocast = Callable[[], AbstractContextManager]
+Stop = Callable[[], bool]
 BASELINES = {"replay": ReplayPolicy, "linear": LinearPolicy}
 
 
-class Evaluator(Protocol):
-    """What a run asks to judge its policy."""
+class Evaluator:
+    """What a run asks to judge its policy. This one has no simulator and judges nothing."""
 
-    def evaluate(
-        self, policy: Policy, step: int, tracker: Tracker, autocast: Callable[[], AbstractContextManager], stop: Callable
-    ) -> None:
+    def evaluate(self, policy: Policy, step: int, tracker: Tracker, autocast: Autocast, stop: Stop) -> None:
         """Judge the policy after update `step` and report it."""
 
-    def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Callable[[], bool]) -> None:
+    def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Stop) -> None:
         """Judge what the policy is to be compared with."""
 
 
-class NoEvaluator:
-    """There is no simulator."""
-
-    def evaluate(self, *_: Any) -> None:
-        """Nothing to roll out in."""
-
-    def finish(self, *_: Any) -> None:
-        """Nothing to compare."""
-
-
-class SimEvaluator:
+class SimEvaluator(Evaluator):
     """Rolls policies out in the run's simulator, all from the same starts."""
 
-    def __init__(self, env: EnvConfig, settings: EvalConfig, seed: int, run_dir: Path, demonstrations: LeRobotDataset) -> None:
-        self.env = env
-        self.settings = settings
-        self.seed = seed
+    def __init__(self, config: TrainConfig, run_dir: Path, demonstrations: LeRobotDataset) -> None:
+        self.config = config
         self.folder = run_dir / "eval"
         self.demonstrations = demonstrations
 
-    def evaluate(
-        self, policy: Policy, step: int, tracker: Tracker, autocast: Callable[[], AbstractContextManager], stop: Callable
-    ) -> None:
+    def evaluate(self, policy: Policy, step: int, tracker: Tracker, autocast: Autocast, stop: Stop) -> None:
         """See `Evaluator`."""
-        folder = self.folder / f"{step:06d}"
-        result = roll(policy, self.env, self.settings, self.seed, folder, autocast, stop)
-        write_episodes(self.folder / "episodes.jsonl", result.episodes)
-        log.info("%s", summary("policy", result))
-        if result.note:
-            log.info("%s", result.note)
-        tracker.log(step, metrics(result))
-        for video in result.videos:
-            tracker.video(step, f"eval/video/{video.stem}", video)
+        result = roll(policy, self.config, self.folder / f"{step:06d}", autocast, stop)
+        report(result, step, self.folder, tracker)
 
-    def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Callable[[], bool]) -> None:
+    def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Stop) -> None:
         """See `Evaluator`."""
+        unseen = replace(self.config, eval=replace(self.config.eval, videos=0))
         rows = {}
-        for name in self.settings.baselines:
+        for name in self.config.eval.baselines:
             baseline = BASELINES[name].fit(self.demonstrations).to(policy.device)
-            settings = EvalConfig(n_episodes=self.settings.n_episodes, videos=0)
-            result = roll(baseline, self.env, settings, self.seed, None, nullcontext, stop)
+            result = roll(baseline, unseen, None, nullcontext, stop)
             log.info("%s", summary(f"{name} baseline", result))
             rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
         if rows:
@@ -86,29 +64,24 @@ class SimEvaluator:
 def make_evaluator(config: TrainConfig, policy: Policy, dataset: LeRobotDataset, run_dir: Path) -> Evaluator:
     """The run's evaluator; refuses now what the simulator could not give at the first evaluation."""
     if config.env is None:
-        return NoEvaluator()
+        return Evaluator()
     wants_videos = isinstance(config.eval.videos, int) and config.eval.videos > 0
     config.env.check(asked_features(policy), policy.outputs, render=wants_videos)
     states = [key for key in dataset.keys if key not in dataset.meta.camera_keys]
     demonstrations = LeRobotDataset(dataset.meta.root, episodes=dataset.episodes, keys=[*states, "frame_index"])
-    return SimEvaluator(config.env, config.eval, config.seed, run_dir, demonstrations)
+    return SimEvaluator(config, run_dir, demonstrations)
 
 
 def roll(
-    policy: Policy,
-    env: EnvConfig,
-    settings: EvalConfig,
-    seed: int,
-    video_dir: Path | None,
-    autocast: Callable[[], AbstractContextManager],
-    stop: Callable[[], bool],
+    policy: Policy, config: TrainConfig | EvalRunConfig, video_dir: Path | None, autocast: Autocast, stop: Stop
 ) -> EvalResult:
-    """`evaluate` with the settings of `eval.*`."""
+    """Roll `policy` out as `config.env`, `config.eval` and `config.seed` say."""
+    settings = config.eval
     return evaluate(
         policy,
-        env,
+        config.env,
         n_episodes=settings.n_episodes,
-        seed=seed,
+        seed=config.seed,
         batch_size=settings.batch_size,
         use_async_envs=settings.use_async_envs,
         videos=settings.videos,
@@ -116,6 +89,17 @@ def roll(
         autocast=autocast,
         should_stop=stop,
     )
+
+
+def report(result: EvalResult, step: int, folder: Path, tracker: Tracker) -> None:
+    """Write the episodes, say the outcome, and log it with its videos."""
+    write_episodes(folder / "episodes.jsonl", result.episodes)
+    log.info("%s", summary("policy", result))
+    if result.note:
+        log.info("%s", result.note)
+    tracker.log(step, metrics(result))
+    for video in result.videos:
+        tracker.video(step, f"eval/video/{video.stem}", video)
 
 
 def metrics(result: EvalResult) -> dict[str, Any]:

@@ -11,7 +11,12 @@ from omegaconf import OmegaConf
 from lerobot.config import conf_dir
 from lerobot.errors import ConfigError
 
-_KINDS = {"Integer": "a whole number, such as 1000", "Float": "a number", "Boolean": "true or false", "bool": "true or false"}
+_KINDS = {
+    "Integer": "a whole number, such as 1000",
+    "Float": "a number",
+    "Boolean": "true or false",
+    "bool": "true or false",
+}
 
 
 def sentence(error: Exception, command: str) -> str:

@@ -1,6 +1,5 @@
 """The loop: what happens after which update. It knows no precision, no wandb and no device."""
 
-import time
 from typing import Any, Protocol
 
 from lerobot.schedule import due
@@ -26,10 +25,11 @@ class Training(Protocol):
 
     def should_stop(self) -> bool:
         """Whether a signal asked for an end."""
+        ...
 
 
 def run(training: Training, config: Any) -> bool:
-    """Take `training` from its step to `config.steps`; return False where a signal ended it before, checkpoint written."""
+    """Take `training` from its step to `config.steps`; False where it was asked to stop before, checkpoint written."""
     for step in range(training.step + 1, config.steps + 1):
         training.update(step)
         training.step = step
@@ -43,20 +43,3 @@ def run(training: Training, config: Any) -> bool:
         if due(step, config.env_eval_freq, last):
             training.evaluate(step)
     return True
-
-
-class Clock:
-    """Seconds since it was made, and since it was last asked."""
-
-    def __init__(self) -> None:
-        self.start = self.lap_start = time.perf_counter()
-
-    def total_s(self) -> float:
-        """Seconds since the clock was made."""
-        return time.perf_counter() - self.start
-
-    def lap_s(self) -> float:
-        """Seconds since the last lap."""
-        now = time.perf_counter()
-        lap, self.lap_start = now - self.lap_start, now
-        return lap

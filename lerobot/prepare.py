@@ -1,4 +1,4 @@
-"""Finds the dataset of a run, and records it first where the config says how."""
+"""Finds the dataset of a run, or records it first, and makes the policy that fits it."""
 
 import logging
 from collections.abc import Callable
@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import TrainConfig
-from lerobot.data.meta import DatasetMeta
+from lerobot.data.meta import DatasetMeta, load_meta
+from lerobot.data.reader import LeRobotDataset
 from lerobot.envs.record import Plan, record
 from lerobot.errors import ConfigError
+from lerobot.features import policy_features
+from lerobot.policies.base import Policy
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,42 @@ def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
     recorded = record(config.env, root, plan, should_stop=should_stop)
     log.info("recorded %d episodes, %d frames", recorded.episodes, recorded.frames)
     return root
+
+
+def policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tuple[Policy, LeRobotDataset]:
+    """The policy with fresh or stored weights, and the frames that it reads; `resumed` is a step folder."""
+    renames: dict[str, str] = config.rename_map or {}
+    meta = load_meta(root)
+    inputs, outputs = policy_features(meta.features)
+    settings = config.policy
+    settings.input_features = settings.input_features or {renames.get(k, k): feature for k, feature in inputs.items()}
+    settings.output_features = settings.output_features or outputs
+    stored = resumed or settings.pretrained_path
+    if stored:
+        policy = load_policy(stored, config=settings)
+        log.info("weights and statistics come from %s", stored)
+    else:
+        stats = with_imagenet_stats(meta) if config.dataset.use_imagenet_stats else meta.stats
+        policy = settings.build({renames.get(key, key): value for key, value in stats.items()})
+    policy.rename_map = renames
+    own_name = {renames.get(key, key): key for key in meta.features}
+    windows: dict[str, list[int] | None] = {
+        **dict.fromkeys(policy.inputs, settings.observation_delta_indices),
+        **dict.fromkeys(policy.outputs, settings.action_delta_indices),
+    }
+    if missing := sorted(windows.keys() - own_name.keys()):
+        raise ConfigError(
+            f"the policy reads {', '.join(missing)}, which {root} does not have: "
+            f"add rename_map={{<name there>: {missing[0]}}}, or use a dataset that has it"
+        )
+    dataset = LeRobotDataset(
+        root,
+        episodes=config.dataset.episodes,
+        delta_indices={own_name[key]: steps for key, steps in windows.items() if steps is not None},
+        return_uint8=True,
+        keys=[own_name[key] for key in windows],
+    )
+    return policy, dataset
 
 
 def with_imagenet_stats(meta: DatasetMeta) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Builds a run from its config, drives it, and closes everything again, whatever happens."""
 
-import dataclasses
 import logging
 import time
 from contextlib import ExitStack, nullcontext
@@ -14,21 +13,17 @@ from lerobot import loop
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, open_stack
 from lerobot.checkpoint.paths import find_pretrained
-from lerobot.checkpoint.pretrained import load_policy
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
 from lerobot.config import TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
-from lerobot.data.meta import load_meta
-from lerobot.data.reader import LeRobotDataset
 from lerobot.evaluation import Evaluator, make_evaluator
 from lerobot.facts import versions
-from lerobot.features import policy_features
 from lerobot.policies.base import Policy
-from lerobot.prepare import find_dataset, with_imagenet_stats
+from lerobot.prepare import find_dataset, policy_and_data
 from lerobot.report.closing import close
 from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
-from lerobot.status import now, running, write_json, write_status
+from lerobot.status import running, write_json, write_status
 from lerobot.step import train_step
 from lerobot.tracking.tracker import Tracker, open_tracker
 from lerobot.tracking.window import Window
@@ -159,8 +154,10 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
     seed_run(config.seed)
     dataset_root = find_dataset(config, stop)
     resumed = Path(config.resume) if config.resume else None
-    policy, dataset = _policy_and_data(config, dataset_root, resumed)
-    evaluator = make_evaluator(config, policy, dataset, run_dir)  # refuses a camera that nothing can draw, before step 1
+    policy, dataset = policy_and_data(config, dataset_root, resumed)
+    evaluator = make_evaluator(
+        config, policy, dataset, run_dir
+    )  # refuses a camera that nothing can draw, before step 1
     check_master_weights(policy)
     model = accelerator.prepare(policy)
     optimizer = config.optimizer.build(policy.parameter_groups())
@@ -203,35 +200,3 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
         config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, evaluator, stop, facts,
         step=progress.step, base_lrs=base_lrs, _logged_step=progress.step,
     )  # fmt: skip
-
-
-def _policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tuple[Policy, LeRobotDataset]:
-    """The policy with fresh or stored weights, and the frames that it reads."""
-    renames = config.rename_map or {}
-    meta = load_meta(root)
-    inputs, outputs = policy_features(meta.features)
-    inputs = {renames.get(key, key): feature for key, feature in inputs.items()}
-    settings = config.policy
-    settings.input_features = settings.input_features or inputs
-    settings.output_features = settings.output_features or outputs
-    stored = resumed or settings.pretrained_path
-    if stored:
-        policy = load_policy(stored, config=settings)
-        log.info("weights and statistics come from %s", stored)
-    else:
-        stats = with_imagenet_stats(meta) if config.dataset.use_imagenet_stats else meta.stats
-        policy = settings.build({renames.get(key, key): value for key, value in stats.items()})
-    policy.rename_map = renames
-    read = {**policy.inputs, **policy.outputs}
-    deltas = {key: settings.action_delta_indices for key in policy.outputs}
-    if settings.observation_delta_indices is not None:
-        deltas |= {key: settings.observation_delta_indices for key in policy.inputs}
-    names = {renames.get(key, key): key for key in meta.features}
-    dataset = LeRobotDataset(
-        root,
-        episodes=config.dataset.episodes,
-        delta_indices={names[key]: steps for key, steps in deltas.items()},
-        return_uint8=True,
-        keys=[names[key] for key in read],
-    )
-    return policy, dataset

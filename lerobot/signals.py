@@ -18,6 +18,7 @@ class Stop:
         self._event = threading.Event()
 
     def __call__(self) -> bool:
+        """Whether one has come."""
         return self._event.is_set()
 
     def request(self, number: int, _frame: object = None) -> None:
@@ -31,7 +32,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Catch SIGINT, SIGTERM and SIGUSR1 until exit. Outside the main thread python allows no handler: nothing is caught."""
+    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -33,7 +33,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def write_status(folder: Path, **changes: Any) -> None:
-    """Change keys of `status.json`: state (running, done, failed, refused or stopped), step, steps, error, started, ended."""
+    """Change keys of `status.json`; `state` is running, done, failed, refused or stopped."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STATUS_FILE, {**read_status(folder), **changes})
 

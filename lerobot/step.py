@@ -15,8 +15,8 @@ def train_step(
 ) -> tuple[dict[str, Tensor], Update]:
     """Apply one update from the mean gradient over `batches`; return its losses and what became of it.
 
-    Cutting a batch into equal micro-batches changes peak memory and nothing else. All returned tensors are 0-d and still
-    on the device: reading one waits for it, so they are read only when they are logged.
+    Micro-batches change peak memory and, but for padding (`Policy.loss`), nothing else. All returned tensors are 0-d
+    and still on the device: reading one waits for it, so they are read only when they are logged.
     """
     optimizer.zero_grad(set_to_none=True)
     losses: list[dict[str, Tensor]] = []

@@ -1,7 +1,7 @@
 """Runs and policies that exist already, as the base of a new command line. Imports no torch.
 
-`resume=` and `--config_path=` put a stored run config in place of `conf/<command>.yaml`; `policy.path=` puts a stored policy
-config in place of `conf/policy/<type>.yaml`. What is typed then applies on top, and is checked, as on any other line.
+`resume=` and `--config_path=` put a stored run config in place of `conf/<command>.yaml`; `policy.path=` puts a stored
+policy config in place of `conf/policy/<type>.yaml`. What is typed then applies on top, and is checked, as on any line.
 """
 
 import dataclasses
@@ -71,7 +71,9 @@ def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | 
 def _step_folder(path: str) -> Path:
     folder = paths.find_pretrained(path).parent
     if not (folder / "training_state").is_dir() or not (folder / paths.PRETRAINED_FOLDER / CONFIG_FILE).is_file():
-        raise ConfigError(f"{path} holds a policy and no training state: start a new run from it with policy.path={path}")
+        raise ConfigError(
+            f"{path} holds a policy and no training state: start a new run from it with policy.path={path}"
+        )
     return folder
 
 
@@ -117,7 +119,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read as a run's config ({error}): name a run, or its {CONFIG_FILE}") from error
+        raise ConfigError(
+            f"{file} cannot be read as a run's config ({error}): name a run, or its {CONFIG_FILE}"
+        ) from error
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -130,13 +134,17 @@ def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, dict) and not whole:
             rows += _flat(value, f"{prefix}{key}.")
         else:
-            rows.append((f"{prefix}{key}", grammar(value) if isinstance(value, (dict, list, str, bool)) else str(value)))
+            rows.append(
+                (f"{prefix}{key}", grammar(value) if isinstance(value, (dict, list, str, bool)) else str(value))
+            )
     return rows
 
 
 def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     """Register `stored` as a primary config with the typed group choices on top of it; return its name."""
-    groups = [word for word in line.words if word[1] in (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "experiment", "debug")]
+    groups = [
+        word for word in line.words if word[1] in (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "experiment", "debug")
+    ]
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
             stored.pop(group, None)

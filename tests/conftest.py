@@ -1,4 +1,4 @@
-"""One thread, one clean folder a test, no wandb variables from outside; and the one seam for hardware that is not here."""
+"""One thread, one clean folder a test, no wandb variables from outside; the one seam for absent hardware."""
 
 import os
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from runs import TINY
+
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
@@ -50,8 +51,8 @@ def rows():
 def fp16_on_cpu(monkeypatch):
     """A machine whose only device is a processor that trains in float16, and accelerate told so.
 
-    Everything behind it is the real code: autocast in float16, loss scaling, overflow, skip. accelerate builds no scaler on
-    the processor, so its two attributes are set as it sets them on a card.
+    Everything behind it is the real code: autocast in float16, loss scaling, overflow, skip. accelerate builds no scaler
+    on the processor, so its two attributes are set as it sets them on a card.
     """
     import torch
 

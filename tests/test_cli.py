@@ -122,7 +122,24 @@ def test_a_mistake_gets_one_sentence_that_says_what_to_type(words, says):
 
 @pytest.mark.parametrize(
     "value",
-    ["a b", "x=1", "it's", 'say "no"', "a,b", "été", "s3://bucket/key?x=1", "\\", "[1,", "{a", "tail\\", "(a)", "~/x", "a#b", "$x", ""],
+    [
+        "a b",
+        "x=1",
+        "it's",
+        'say "no"',
+        "a,b",
+        "été",
+        "s3://bucket/key?x=1",
+        "\\",
+        "[1,",
+        "{a",
+        "tail\\",
+        "(a)",
+        "~/x",
+        "a#b",
+        "$x",
+        "",
+    ],
 )
 def test_any_text_survives_quoting(value):
     config = train(f"job_name={grammar(value)}")
@@ -134,7 +151,14 @@ def test_any_text_survives_quoting(value):
 def test_overrides_may_stand_on_both_sides_of_a_flag():
     line = translate(["policy=act", "-m", "precision=no,bf16", "--cfg", "job", "--tf32=true,false"])
 
-    assert line.argv() == ["-m", "--cfg", "job", "policy=act", "accelerator.mixed_precision=no,bf16", "tf32=enabled,disabled"]
+    assert line.argv() == [
+        "-m",
+        "--cfg",
+        "job",
+        "policy=act",
+        "accelerator.mixed_precision=no,bf16",
+        "tf32=enabled,disabled",
+    ]
     assert line.is_multirun
 
 
@@ -172,7 +196,11 @@ def command(name, *words, cwd, **variables):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **variables}
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", f"lerobot.{name}", *words], cwd=cwd, env=environment, capture_output=True, text=True
+        [sys.executable, "-X", "importtime", "-m", f"lerobot.{name}", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     return done, time.perf_counter() - start
 
@@ -210,7 +238,9 @@ def test_without_a_dataset_the_three_ways_to_get_one_are_named(tmp_path):
 
 def test_the_neighbours_distribution_beside_ours_is_refused(tmp_path):
     (tmp_path / "lerobot-0.6.1.dist-info").mkdir()
-    (tmp_path / "lerobot-0.6.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: lerobot\nVersion: 0.6.1\n")
+    (tmp_path / "lerobot-0.6.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lerobot\nVersion: 0.6.1\n"
+    )
 
     done, _ = command("train", "--help", cwd=tmp_path, PYTHONPATH=f"{Path(__file__).parents[1]}{os.pathsep}{tmp_path}")
 

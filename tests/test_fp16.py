@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-
 from runs import losses, weights
 
 FP16 = ["precision=fp16", "device=auto"]
@@ -72,7 +71,12 @@ def test_the_scaler_grows_as_it_was_told(train, rows):
 
 
 def test_the_scaler_state_is_five_numbers_and_a_resumed_run_goes_on_from_them(train, rows):
-    words = [*FP16, "accelerator.grad_scaler.init_scale=1048576", "accelerator.grad_scaler.growth_interval=3", "steps=8"]
+    words = [
+        *FP16,
+        "accelerator.grad_scaler.init_scale=1048576",
+        "accelerator.grad_scaler.growth_interval=3",
+        "steps=8",
+    ]
     straight = train(*words, name="straight")
     cut = train(*words, "interrupt_after=5", name="cut")
 

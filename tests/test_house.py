@@ -9,7 +9,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "lerobot"
 FILES = sorted(PACKAGE.rglob("*.py"))
 PURE = [PACKAGE / "loop.py", PACKAGE / "step.py", PACKAGE / "schedule.py", *(PACKAGE / "policies").glob("*.py")]
-DEVICE = re.compile(r"torch\.(cuda|mps|xpu)\b|torch\.backends|allow_tf32|set_float32_matmul_precision|[\"'](cuda|mps|xpu)[\"']")
+DEVICE = re.compile(
+    r"torch\.(cuda|mps|xpu)\b|torch\.backends|allow_tf32|set_float32_matmul_precision|[\"'](cuda|mps|xpu)[\"']"
+)
 
 
 def imported(path):

@@ -20,13 +20,15 @@ def test_it_trains_on_every_dataset_and_leaves_the_files_of_the_contract(name, t
     assert {"config.json", "model.safetensors", "train_config.json", "policy_preprocessor.json"} <= {
         path.name for path in (step / "pretrained_model").iterdir()
     }
-    assert {"training_step.json", "optimizer_state.safetensors"} <= {p.name for p in (step / "training_state").iterdir()}
+    assert {"training_step.json", "optimizer_state.safetensors"} <= {
+        p.name for p in (step / "training_state").iterdir()
+    }
     assert (run / "checkpoints" / "last").resolve() == step
     assert json.loads((run / "status.json").read_text())["state"] == "done"
     facts = json.loads((run / "run.json").read_text())
     assert (facts["device"], facts["forward_dtype"], facts["scaler"]) == ("cpu", "float32", None)
     row = rows(run)[-1]
-    wanted = "loss grad_norm lr samples_per_s step_s data_s update_s".split()
+    wanted = ["loss", "grad_norm", "lr", "samples_per_s", "step_s", "data_s", "update_s"]
     assert {"step", "time_s", "device/peak_mem_gb", *(f"train/{word}" for word in wanted)} <= row.keys()
     assert "train/scale" not in row
     assert "train/skipped_steps" not in row
@@ -40,7 +42,9 @@ def test_training_lowers_the_loss(train, rows):
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(train, rows):
-    first, again, other = (losses(rows(train(f"seed={seed}", name=name))) for seed, name in ((1, "a"), (1, "b"), (2, "c")))
+    first, again, other = (
+        losses(rows(train(f"seed={seed}", name=name))) for seed, name in ((1, "a"), (1, "b"), (2, "c"))
+    )
 
     assert first == again
     assert first != other
@@ -72,7 +76,9 @@ def test_resume_goes_on_in_the_runs_own_folder_with_what_may_change(train, rows)
     assert json.loads((run / "status.json").read_text())["step"] == 5
 
 
-@pytest.mark.parametrize("form", ["", "checkpoints", "checkpoints/last", "checkpoints/000003", "checkpoints/last/pretrained_model"])
+@pytest.mark.parametrize(
+    "form", ["", "checkpoints", "checkpoints/last", "checkpoints/000003", "checkpoints/last/pretrained_model"]
+)
 def test_every_way_to_name_a_checkpoint_resumes_it(train, form):
     run = train("steps=3")
 
@@ -82,7 +88,9 @@ def test_every_way_to_name_a_checkpoint_resumes_it(train, form):
     assert config.output_dir == str(run)
 
 
-@pytest.mark.parametrize("word", ["policy.dim_model=64", "policy=act", "dataset.episodes=[1]", "env=metaworld", "batch_size=4", "seed=1"])
+@pytest.mark.parametrize(
+    "word", ["policy.dim_model=64", "policy=act", "dataset.episodes=[1]", "env=metaworld", "batch_size=4", "seed=1"]
+)
 def test_what_would_make_it_another_run_is_refused_on_resume(train, word):
     run = train("steps=1")
 
@@ -105,7 +113,7 @@ def test_micro_batches_of_one_update_equal_one_large_batch(train, rows):
 
     assert [row["step"] for row in rows(cut)] == [1, 2, 3, 4]
     assert [row["train/lr"] for row in rows(cut)] == [row["train/lr"] for row in rows(whole)]
-    # A batch's own mean weighs frames, and its last frames are padded, so micro-batches weigh a padded frame a little more.
+    # A batch's mean is over unpadded steps, so micro-batches weigh a padded sample's steps a little more.
     for name, weight in weights(whole).items():
         torch.testing.assert_close(weights(cut)[name], weight, rtol=0, atol=2e-2)
 
@@ -125,14 +133,18 @@ def test_first_weights_come_from_a_checkpoint_of_the_neighbour(train, rows):
 
     config = json.loads((run / "checkpoints" / "last" / "pretrained_model" / "config.json").read_text())
     assert (config["chunk_size"], config["dim_model"], config["device"]) == (16, 64, "cpu")
-    assert rows(run)[0]["train/loss"] < 0.8  # 0.71 on the golden batch after the neighbour's 50 updates; fresh weights: above 1
+    assert (
+        rows(run)[0]["train/loss"] < 0.8
+    )  # 0.71 on the golden batch after the neighbour's 50 updates; fresh weights: above 1
 
 
 def test_a_weight_that_is_not_finite_shows_in_the_row_and_stops_nothing_silently(train, rows, monkeypatch):
     from lerobot.policies.act import ACTPolicy
 
     real = ACTPolicy.loss
-    monkeypatch.setattr(ACTPolicy, "loss", lambda self, batch: (real(self, batch)[0] * float("nan"), real(self, batch)[1]))
+    monkeypatch.setattr(
+        ACTPolicy, "loss", lambda self, batch: (real(self, batch)[0] * float("nan"), real(self, batch)[1])
+    )
 
     run = train("steps=2")
 

@@ -113,7 +113,9 @@ def resolve(request: str | None, facts: Machine) -> Device:
         return facts.devices[0]
     match = re.fullmatch(r"(\w+)(?::(\d+))?", word)
     if match is None or match[1] not in BACKENDS:
-        raise ConfigError(f"device={word} is not one of auto, {', '.join(BACKENDS)}, or one with an index such as cuda:1")
+        raise ConfigError(
+            f"device={word} is not one of auto, {', '.join(BACKENDS)}, or one with an index such as cuda:1"
+        )
     backend, index = match[1], match[2]
     present = facts.of(backend)
     if not present:
@@ -123,7 +125,9 @@ def resolve(request: str | None, facts: Machine) -> Device:
     for device in present:
         if (device.index or 0) == int(index):
             return device
-    raise ConfigError(f"device={word} is absent: there are {len(present)} {backend} devices, counted from 0; {_found(facts)}")
+    raise ConfigError(
+        f"device={word} is absent: there are {len(present)} {backend} devices, counted from 0; {_found(facts)}"
+    )
 
 
 def _found(facts: Machine) -> str:

@@ -26,8 +26,8 @@ class NonfiniteGuard(torch.amp.GradScaler):
 def was_skipped(scaler: torch.amp.GradScaler, optimizer: Optimizer) -> Tensor:
     """1.0 where the gradients held an overflow, so that the step of `optimizer` leaves all as it is; on the device.
 
-    To be read between `unscale_` and `update`. Whether `optimizer.step` was called says nothing: fused optimizers take the
-    flag inside and are always called.
+    To be read between `unscale_` and `update`. Whether `optimizer.step` was called says nothing: fused optimizers take
+    the flag inside and are always called.
     """
     flags = list(scaler._found_inf_per_device(optimizer).values())
     return flags[0] if len(flags) == 1 else torch.stack([flag.to(flags[0].device) for flag in flags]).amax()
@@ -41,7 +41,10 @@ def scale_tensor(scaler: torch.amp.GradScaler) -> Tensor:
 
 def state(scaler: torch.amp.GradScaler) -> dict[str, float]:
     """The five numbers of `scaler_state.json`; waits for the device."""
-    return {key: float(value) if "factor" in key or key == "scale" else int(value) for key, value in scaler.state_dict().items()}
+    return {
+        key: float(value) if "factor" in key or key == "scale" else int(value)
+        for key, value in scaler.state_dict().items()
+    }
 
 
 def load_state(scaler: torch.amp.GradScaler, stored: dict[str, float], typed: dict[str, float]) -> None:

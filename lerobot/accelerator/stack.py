@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -113,9 +114,9 @@ def _process_peak_gb() -> float:
     except ImportError:  # Windows
         import psutil
 
-        return psutil.Process().memory_info().peak_wset / 2**30
+        return getattr(psutil.Process().memory_info(), "peak_wset", 0) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if os.uname().sysname == "Darwin" else 2**20)
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # macOS counts bytes, Linux KiB
 
 
 @contextmanager
@@ -160,7 +161,9 @@ def _scaler(accelerator: Accelerator, config: AcceleratorConfig, device: Device)
     if config.mixed_precision == "fp16":
         scaler = accelerator.scaler
         if scaler is None or not scaler.is_enabled():
-            raise RuntimeError(f"precision=fp16 was asked for and accelerate built no working loss scaler on {device.backend}")
+            raise RuntimeError(
+                f"precision=fp16 was asked for and accelerate built no working loss scaler on {device.backend}"
+            )
         return scaler
     if config.skip_nonfinite:
         return NonfiniteGuard(device.type)
@@ -178,7 +181,7 @@ def _say_unused(config: AcceleratorConfig, use_tf32: bool | None, device: Device
 
 @contextmanager
 def _config_alone(device: Device) -> Iterator[None]:
-    """Hide the variables that accelerate obeys before its arguments, say which they were, and forget its state after."""
+    """Hide the variables that accelerate obeys before its arguments, say which, and forget its state after."""
     before = {key: value for key, value in os.environ.items() if key.startswith(_VARIABLES)}
     for key, value in before.items():
         del os.environ[key]

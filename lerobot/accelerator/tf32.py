@@ -16,7 +16,7 @@ def _switches(device_type: str) -> list[object]:
 
 @contextmanager
 def tf32(enabled: bool | None, device_type: str) -> Iterator[None]:
-    """Allow or forbid TF32 in float32 products until exit; None leaves PyTorch's defaults. The next job starts clean."""
+    """Allow or forbid TF32 in float32 products until exit; None leaves PyTorch's defaults."""
     if enabled is None:
         yield
         return

@@ -90,7 +90,7 @@ def load_checkpoint(
     if scaler is not None and (folder / SCALER_FILE).is_file():
         grad_scaler.load_state(scaler, read_json(folder / SCALER_FILE), typed_scaler)
     elif scaler is not None:
-        warning = f"{folder / SCALER_FILE} is not there: the loss scale calibrates from accelerator.grad_scaler.init_scale again"
+        warning = f"{folder / SCALER_FILE} is not there: the loss scale calibrates from its start again"
     return Progress(**known), warning
 
 

@@ -1,0 +1,1 @@
+"""LeRobotDatasets, read and written."""

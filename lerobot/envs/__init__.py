@@ -1,0 +1,1 @@
+"""Simulators: what they yield, their experts, rolling out in them."""

@@ -1,1 +1,1 @@
-"""Pictures and tables of finished runs."""
+"""Pictures of runs."""

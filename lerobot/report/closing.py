@@ -27,7 +27,8 @@ def close(config: TrainConfig, run_dir: Path) -> None:
         return
     path = shlex.quote(str(run_dir))
     if config.env is not None:
-        words = f"env={config.env.type} env.task={','.join(config.env.tasks)} env.episode_length={config.env.episode_length}"
+        env = config.env
+        words = f"env={env.type} env.task={','.join(env.tasks)} env.episode_length={env.episode_length}"
         log.info("evaluate it again: lerobot-eval policy.path=%s %s", path, words)
     else:
         log.info("go on with it: lerobot-train resume=%s steps=%d", path, 2 * config.steps)

@@ -1,1 +1,1 @@
-"""What a run reports, and where it goes: `metrics.jsonl`, the console, wandb."""
+"""Where the numbers of a run go."""

@@ -68,7 +68,9 @@ def test_a_precision_that_would_be_emulated_or_dropped_is_refused(device, precis
         check_precision(precision, device)
 
 
-@pytest.mark.parametrize(("device", "precision"), [(CPU, "bf16"), (T4, "fp16"), (A100[0], "bf16"), (MI300, "fp16"), (ARC, "bf16")])
+@pytest.mark.parametrize(
+    ("device", "precision"), [(CPU, "bf16"), (T4, "fp16"), (A100[0], "bf16"), (MI300, "fp16"), (ARC, "bf16")]
+)
 def test_a_precision_that_works_is_let_through(device, precision):
     check_precision(precision, device)
 

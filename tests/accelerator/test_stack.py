@@ -78,9 +78,12 @@ def test_tf32_is_set_for_products_convolutions_and_rnns_and_put_back(asked, read
 
 def test_tf32_is_put_back_after_an_error():
     before = switches()
-    with pytest.raises(RuntimeError, match="boom"), open_stack(AcceleratorConfig(), "cpu", False):
-        assert switches() == ("ieee",) * 3
-        raise RuntimeError("boom")
+    try:
+        with open_stack(AcceleratorConfig(), "cpu", False):
+            assert switches() == ("ieee",) * 3
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
 
     assert switches() == before
 
@@ -92,7 +95,10 @@ def test_full_precision_enters_no_autocast_and_warns_of_nothing(train):
 
 
 def test_unused_scaler_settings_are_said(caplog):
-    with caplog.at_level(logging.WARNING), open_stack(AcceleratorConfig("bf16", GradScalerConfig(init_scale=8)), "cpu", True):
+    with (
+        caplog.at_level(logging.WARNING),
+        open_stack(AcceleratorConfig("bf16", GradScalerConfig(init_scale=8)), "cpu", True),
+    ):
         pass
 
     assert "accelerator.grad_scaler is set and unused" in caplog.text

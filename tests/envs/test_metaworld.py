@@ -52,7 +52,7 @@ def test_where_an_episode_starts_and_goes_depends_on_its_seed_alone(task, states
     ("name", "task"), [("metaworld_push_state", "push-v3"), ("metaworld_drawer_open_state", "drawer-open-v3")]
 )
 def test_episodes_start_where_those_of_lerobot_start(name, task, states):
-    """The recordings came from metaworld 3.0.0 on MuJoCo 3.16: the puck's height differs by half a millimetre on 3.3."""
+    """The recordings came from metaworld 3.0.0 on MuJoCo 3.16: the height differs by half a millimetre on 3.3."""
     env = MetaWorldConfig().make(task, states.inputs)
     for i, episode in enumerate(recorded(name)):
         observation, _ = env.reset(seed=FIRST_SEED + i)

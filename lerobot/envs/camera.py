@@ -4,6 +4,7 @@
 
 import importlib
 from collections.abc import Sequence
+from contextlib import suppress
 
 import mujoco
 import numpy as np
@@ -18,6 +19,7 @@ class Camera:
     """
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, sizes: Sequence[tuple[int, int]]) -> None:
+        _load_compiler()
         height, width = (max(side) for side in zip(*sizes, strict=True))
         model.vis.global_.offheight = height
         model.vis.global_.offwidth = width
@@ -52,3 +54,9 @@ class Camera:
         self._gl.make_current()
         self._context.free()
         self._gl.free()
+
+
+def _load_compiler() -> None:
+    """Load triton's LLVM before Mesa's: the other way round, the process crashes when torch imports triton later."""
+    with suppress(ImportError):
+        importlib.import_module("triton._C.libtriton")

@@ -123,7 +123,7 @@ def _roll(policy: Policy, lanes: list[Lane], runs: list[_Run], autocast: Autocas
         with autocast():
             actions = policy.select_action(batch)
         actions = actions.to("cpu", torch.float32).numpy()
-        looks = getattr(policy, "looks", True)
+        looks = policy.looks
         for i in active:
             lanes[i].ask("step", actions[i], looks)
         for i in active:

@@ -66,6 +66,14 @@ class Policy(nn.Module):
             self._queue.extend(chunk[:, : self.config.n_action_steps].unbind(1))
         return self._queue.popleft()
 
+    @property
+    def looks(self) -> bool:
+        """Whether the next `select_action` reads its observation, so that cameras need not be drawn where it does not.
+
+        A policy that reads past observations too must see every one: it returns True.
+        """
+        return not self._queue
+
     def reset(self) -> None:
         """Forget what was predicted: a new episode starts."""
         self._queue.clear()

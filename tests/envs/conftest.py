@@ -16,6 +16,8 @@ ACTION = {ACTION_KEY: Feature("ACTION", [4])}
 class FunctionPolicy(Policy):
     """Acts by a function of the observation; it has a dropout to be switched off and one weight."""
 
+    looks = True
+
     def __init__(self, act, inputs=STATES):
         torch.nn.Module.__init__(self)
         self.config = PolicyConfig(input_features=inputs, output_features=ACTION)

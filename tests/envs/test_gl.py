@@ -1,4 +1,6 @@
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,19 @@ def test_the_backend_found_is_left_to_processes_started_later(needs_gl, gl_asked
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("tried twice"))
     assert gl.can_render() == (True, name)
     assert gl.backend() == name
+
+
+def test_torch_may_load_its_compiler_after_something_was_drawn(needs_gl):
+    """Mesa's LLVM before triton's killed the process, at the first optimizer made after a video."""
+    pytest.importorskip("triton", exc_type=ImportError)
+    code = """
+from lerobot.envs.config import MetaWorldConfig
+env = MetaWorldConfig().make("push-v3", {}, render=True)
+env.reset(seed=0)
+env.render()
+env.close()
+import triton._C.libtriton
+print("alive")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout == "alive\n", done.stderr

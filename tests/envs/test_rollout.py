@@ -176,11 +176,10 @@ def test_nothing_is_drawn_while_the_policy_does_not_look(needs_gl, policy_of, mo
         lambda observation: torch.zeros(1, 4), {"observation.images.corner2": Feature("VISUAL", [3, 48, 48])}
     )
     steps = iter(range(1, 10))
-    type(policy).looks = property(lambda self: next(steps) % 3 == 0)
-    try:
-        evaluate(policy, MetaWorldConfig(episode_length=6), n_episodes=1, seed=0)
-    finally:
-        del type(policy).looks
+    monkeypatch.setattr(type(policy), "looks", property(lambda self: next(steps) % 3 == 0))
+
+    evaluate(policy, MetaWorldConfig(episode_length=6), n_episodes=1, seed=0)
+
     assert len(pictures) == 3  # at the start and after 3 and 6 steps
 
 

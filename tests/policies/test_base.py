@@ -35,6 +35,15 @@ def test_a_chunk_is_executed_up_to_n_action_steps_before_the_next_is_predicted(c
     assert counting.num_predictions == 3
 
 
+def test_an_observation_is_looked_at_only_where_a_chunk_is_predicted(counting):
+    observation = {"observation.state": torch.zeros(1, 2)}
+    looked = []
+    for _ in range(7):
+        looked.append(counting.looks)
+        counting.select_action(observation)
+    assert looked == [True, False, False, True, False, False, True]
+
+
 def test_reset_forgets_the_rest_of_a_chunk(counting):
     observation = {"observation.state": torch.zeros(1, 2)}
     counting.select_action(observation)

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lerobot.cli import Line, translate
 from lerobot.config import SCHEMAS, conf_dir, parse
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
 from lerobot.status import write_status
 from lerobot.stored import rebase, register_schemas
@@ -112,6 +112,11 @@ def main(command: str, work: Callable[[Any], str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then lets exceptions through, so that the sentence is ours
     try:
         raise SystemExit(_run(command, work))
+    except RunError as error:
+        if wants_traceback:
+            raise
+        print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(FAILED) from None
     except (ConfigError, HydraException, OmegaConfBaseException, ValueError) as error:
         if wants_traceback or not _is_refusal(error):
             raise

@@ -6,3 +6,7 @@ class ConfigError(ValueError):
 
     Commands print it as `error: ...` and leave with status 2, before anything is built or overwritten.
     """
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, for a reason that one sentence says. Commands print it as `error: ...`, status 1."""

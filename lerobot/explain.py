@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from lerobot.config import conf_dir
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 
 _KINDS = {
     "Integer": "a whole number, such as 1000",
@@ -21,7 +21,7 @@ _KINDS = {
 
 def sentence(error: Exception, command: str) -> str:
     """The one line that says what was wrong and what to type."""
-    if isinstance(error, ConfigError):
+    if isinstance(error, (ConfigError, RunError)):
         return " ".join(str(error).split())
     text = str(error)
     if match := re.search(r"Could not override '([^']+)'", text):

@@ -16,11 +16,14 @@ from lerobot.checkpoint.paths import find_pretrained
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
 from lerobot.config import TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
+from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
+from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator
 from lerobot.facts import versions
 from lerobot.policies.base import Policy
 from lerobot.prepare import find_dataset, policy_and_data
 from lerobot.report.closing import close
+from lerobot.schedule import due
 from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import running, write_json, write_status
@@ -75,6 +78,9 @@ class Training:
         times = {"train/data_s": fetched - start, "train/update_s": time.perf_counter() - fetched}
         self.window.add({**metrics, **times}, step=step, skipped=update.skipped, scale=update.scale)
         self.tracker.advance(step)
+        limit = config.accelerator.grad_scaler.max_consecutive_skips
+        if update.skipped is not None and due(step, max(1, limit // 10), last=False):
+            self._stop_if_stuck(step, batches[-1])
 
     def log(self, step: int) -> None:
         """See `loop.Training`."""
@@ -98,20 +104,42 @@ class Training:
         """See `loop.Training`."""
         if not self.config.save_checkpoint:
             return
+        started = time.perf_counter()
         skipped, consecutive = self.window.totals()
         progress = Progress(step, skipped, consecutive, 1, self.config.batch_size)
         scaler = self.stack.scaler if self.stack.has_scale else None
         folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
         self.tracker.checkpoint(step, folder)
+        self._logged_at += time.perf_counter() - started  # no part of a step
 
     def evaluate(self, step: int) -> None:
         """See `loop.Training`."""
+        started = time.perf_counter()
         self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, self.stop)
         check_master_weights(self.policy)
+        self._logged_at += time.perf_counter() - started
 
     def should_stop(self) -> bool:
         """See `loop.Training`."""
         return self.stop() or self.step == self.until < self.config.steps
+
+    def _stop_if_stuck(self, step: int, batch: dict[str, Any]) -> None:
+        """End the run where no update lands any more; reads from the device, so it is asked in a tenth of the limit."""
+        settings = self.config.accelerator.grad_scaler
+        _, consecutive = self.window.totals()
+        scale = self.stack.scaler.get_scale()
+        until_next_look = max(1, settings.max_consecutive_skips // 10)
+        if consecutive + until_next_look <= settings.max_consecutive_skips and scale >= settings.min_scale:
+            return
+        parameters = nonfinite_gradients(self.policy)
+        with self.stack.autocast():
+            module = first_nonfinite_module(self.policy, lambda: self.policy.loss(batch))
+        raise RunError(
+            f"{consecutive} updates in a row were not finite up to step {step} (loss scale {scale:g}): "
+            f"first module with such an output: {module}; "
+            f"parameters with such a gradient: {', '.join(parameters) or 'none'}; "
+            "the last checkpoint is kept; look at the data and the learning rate, or type precision=bf16"
+        )
 
     def _record_facts(self, forward_dtype: str) -> None:
         self.facts["forward_dtype"] = forward_dtype

@@ -55,7 +55,7 @@ def running(folder: Path, **facts: Any) -> Iterator[Final]:
         yield final
     except BaseException as error:
         state = "refused" if isinstance(error, ConfigError) else "failed"
-        write_status(folder, state=state, error=f"{type(error).__name__}: {error}", ended=now())
+        write_status(folder, state=state, error=" ".join(str(error).split()) or type(error).__name__, ended=now())
         raise
     step = {} if final.step is None else {"step": final.step}
     write_status(folder, state=final.state, ended=now(), **step)

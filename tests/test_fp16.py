@@ -120,3 +120,42 @@ def test_a_bad_gradient_is_skipped_in_other_precisions_if_asked(train, rows, mon
     assert all(weight.isfinite().all() for weight in weights(run).values())
     assert [row["step"] for row in rows(run) if "train/loss" not in row] == [2]
     assert "train/scale" not in rows(run)[-1]
+
+
+@pytest.mark.parametrize("words", [FP16, ["precision=no", "accelerator.skip_nonfinite=true"]])
+def test_a_run_in_which_no_update_lands_any_more_stops_and_names_the_place(train, monkeypatch, tmp_path, words):
+    """PREC-07: torch halves the scale for ever."""
+    from lerobot.errors import RunError
+    from lerobot.policies.act import ACT
+
+    real, calls = ACT.forward, []
+
+    def forward(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 5:
+            self.action_head.weight.data[0, 0] = float("nan")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(ACT, "forward", forward)
+    with pytest.raises(RunError) as error:
+        train(*words, "accelerator.grad_scaler.max_consecutive_skips=10", "steps=40", "save_freq=2")
+
+    assert "action_head" in str(error.value)
+    assert len(calls) < 5 + 10 + 1  # and one forward pass to find the module
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "action_head" in status["error"]
+    step = (tmp_path / "run" / "checkpoints" / "last").resolve().name
+    assert int(step) < 15
+
+
+def test_a_scale_below_its_floor_stops_the_run(train):
+    from lerobot.errors import RunError
+
+    with pytest.raises(RunError, match="loss scale"):
+        train(
+            *FP16,
+            f"accelerator.grad_scaler.init_scale={2.0**30}",
+            f"accelerator.grad_scaler.min_scale={2.0**28}",
+            "steps=20",
+        )

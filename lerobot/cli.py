@@ -12,7 +12,7 @@ from hydra._internal.utils import get_args_parser  # the one place that lists Hy
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from lerobot.compat import GROUP_OF_TYPE, NOT_BUILT, OPTION_NAMES, flag
+from lerobot.compat import GROUP_OF_TYPE, KEY_NAMES, NOT_BUILT, OPTION_NAMES, flag
 from lerobot.errors import ConfigError
 
 _PARSER = OverridesParser.create()
@@ -134,7 +134,7 @@ def _word(prefix: str, key: str, value: str, multirun: bool) -> tuple[str, str] 
     if answer is not None:
         raise ConfigError(f"{key}={value} is not available: {answer}")
     if not prefix:
-        key = GROUP_OF_TYPE.get(key, key)
+        key = GROUP_OF_TYPE.get(key, KEY_NAMES.get(key, key))
     if key in ("device", "policy.device") and "(" not in value:
         return "policy.device", _elements(value, lambda word: {"null": "auto", "None": "auto"}.get(word, word))
     if key in ("precision", "accelerator.mixed_precision") and "(" not in value:

@@ -158,6 +158,9 @@ def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]
     try:
         config = parse(command, cfg)
         config.output_dir = str(folder)
+        if HydraConfig.get().mode == RunMode.MULTIRUN and command != "demos":
+            config.wandb.group = config.wandb.group or Path(HydraConfig.get().sweep.dir).name
+            config.wandb.name = config.wandb.name or folder.name
         return work(config)
     except (ConfigError, OmegaConfBaseException) as error:
         said = sentence(error, command)

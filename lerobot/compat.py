@@ -10,6 +10,9 @@ GROUP_OF_TYPE = {
 }
 """LeRobot's choice keys. Left as values they would change a word and keep another choice's fields."""
 
+KEY_NAMES = {"cudnn_deterministic": "accelerator.cudnn_deterministic"}
+"""LeRobot's key to ours, where they differ."""
+
 OPTION_NAMES = {
     "scheduler": {
         "diffuser": "cosine",
@@ -84,7 +87,6 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
     (r"dataset\.streaming", ("false",), "datasets are read from a folder, leave it out"),
     (r"dataset\.eval_split", ("0", "0.0"), "held-out episodes are not built yet, use dataset.episodes=[...]"),
     (r"eval_steps|max_eval_samples", ("0",), "held-out episodes are not built yet, leave it out"),
-    (r"cudnn_deterministic", ("false",), "deterministic cuDNN is not built yet, leave it out"),
     (r"persistent_workers", ("true",), "workers always persist, leave it out"),
     (r"dataloader_multiprocessing_context", ("spawn",), "workers are always spawned, leave it out"),
     (r"tolerance_s", ("1e-4", "0.0001"), "frames are found by their number, leave it out"),

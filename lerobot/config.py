@@ -85,6 +85,8 @@ class AcceleratorConfig:
     gradient_accumulation: GradientAccumulationConfig = field(default_factory=GradientAccumulationConfig)
     num_threads: int | None = None
     """Threads of the processor; None leaves PyTorch's choice. 1 is best for small policies and jobs side by side."""
+    cudnn_deterministic: bool = False
+    """Only algorithms that give the same bits every time; slower. Otherwise cuDNN tries out which is fastest."""
     skip_nonfinite: bool = False
     """With no and bf16, skip an update whose gradient is not finite, as fp16 always does."""
 
@@ -164,7 +166,8 @@ class TrainConfig:
     steps: int = 100_000
     """Attempted updates in all, those before a resume included."""
     batch_size: int = 8
-    num_workers: int = 4
+    num_workers: int | None = None
+    """Processes that load data. None: 4 where a camera is decoded, else 0: numbers are gathered faster than sent."""
     prefetch_factor: int = 4
     """Batches that each worker holds ready."""
     seed: int = 1000
@@ -184,9 +187,11 @@ class TrainConfig:
     """A run, a checkpoints folder, a step folder, `last`, or a `train_config.json`."""
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)}: type {least} or more")
+        least = {"steps": 1, "batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "seed": 0, "interrupt_after": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ConfigError(f"{name}={value}: type {smallest} or more")
 
 
 @dataclass
@@ -286,3 +291,13 @@ def _open(name: str, node: dict[str, Any] | None) -> Any:
     typed = OmegaConf.create({name: OmegaConf.structured(target)})
     opened: Any = OmegaConf.to_object(OmegaConf.merge(typed, {name: node}))
     return opened[name]
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted key to (old, new) where two plain configs differ."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return {} if old == new else {prefix: (old, new)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in old.keys() | new.keys():
+        found |= differences(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+    return found

@@ -4,6 +4,7 @@ import logging
 from contextlib import ExitStack
 from pathlib import Path
 
+from lerobot.accelerator.precision import check_observed, observed_dtypes
 from lerobot.accelerator.stack import open_stack
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import EvalRunConfig, to_plain
@@ -36,7 +37,9 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
             open_tracker(run_dir, config.wandb, steps=0, config=to_plain(config), facts=facts)
         )
         log.info("evaluating %s on %s in precision %s", path, stack.device.torch_device, stack.precision)
-        result = roll(policy, config, run_dir / "eval", stack.autocast, stop)
+        with observed_dtypes(policy) as seen:
+            result = roll(policy, config, run_dir / "eval", stack.autocast, stop)
+        write_json(run_dir / "run.json", {**facts, "forward_dtype": check_observed(stack.precision, seen)})
         report(result, 0, run_dir / "eval", tracker)
         final.state = "stopped" if result.stopped else "done"
     return final.state

@@ -3,7 +3,7 @@
 import logging
 import time
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import torch
 
 from lerobot import loop
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
-from lerobot.accelerator.stack import Stack, open_stack
-from lerobot.checkpoint.paths import find_pretrained
+from lerobot.accelerator.stack import Stack, Update, open_stack
+from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, find_pretrained, read_json
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
-from lerobot.config import TrainConfig, to_plain
+from lerobot.config import TrainConfig, differences, to_plain
 from lerobot.data.loader import Sampler, open_loader
+from lerobot.data.reader import LeRobotDataset
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
 from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator
@@ -32,6 +33,11 @@ from lerobot.tracking.tracker import Tracker, open_tracker
 from lerobot.tracking.window import Window
 
 log = logging.getLogger(__name__)
+
+MOST_TOLD, TOLD_UNTIL = 3, 20
+"""Skipped updates that are told of one by one, and the last update in which one is looked for."""
+WORKERS_WITH_CAMERA = 4
+"""As LeRobot has it."""
 
 
 @dataclass
@@ -54,6 +60,7 @@ class Training:
     until: int = 0
     """Where this part of the run ends."""
     base_lrs: list[float] = field(default_factory=list)
+    _overflows_told: int = 0
     _logged_step: int = 0
     _logged_at: float = field(default_factory=time.perf_counter)
 
@@ -78,6 +85,8 @@ class Training:
         times = {"train/data_s": fetched - start, "train/update_s": time.perf_counter() - fetched}
         self.window.add({**metrics, **times}, step=step, skipped=update.skipped, scale=update.scale)
         self.tracker.advance(step)
+        if update.skipped is not None and self._overflows_told < MOST_TOLD and step <= TOLD_UNTIL:
+            self._tell_overflow(step, update)
         limit = config.accelerator.grad_scaler.max_consecutive_skips
         if update.skipped is not None and due(step, max(1, limit // 10), last=False):
             self._stop_if_stuck(step, batches[-1])
@@ -122,6 +131,15 @@ class Training:
     def should_stop(self) -> bool:
         """See `loop.Training`."""
         return self.stop() or self.step == self.until < self.config.steps
+
+    def _tell_overflow(self, step: int, update: Update) -> None:
+        """Say where the first skipped updates overflowed. Reads from the device, hence in the first updates only."""
+        if not bool(update.skipped):
+            return
+        self._overflows_told += 1
+        scale = "" if update.scale is None else f", the loss scale falls to {float(update.scale):g}"
+        names = ", ".join(nonfinite_gradients(self.policy))
+        log.info("update %d is skipped: its gradient is not finite (%s)%s; that is normal at first", step, names, scale)
 
     def _stop_if_stuck(self, step: int, batch: dict[str, Any]) -> None:
         """End the run where no update lands any more; reads from the device, so it is asked in a tenth of the limit."""
@@ -193,16 +211,18 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
     progress = Progress()
     if resumed is not None:
         scaler = accelerator.scaler if accelerator.has_scale else None
-        progress, warning = load_checkpoint(resumed, optimizer, scaler, {})
+        progress, warning = load_checkpoint(resumed, optimizer, scaler, config.accelerator.grad_scaler)
         if warning:
             log.warning(warning)
+        _say_changes(config, resumed)
     count = config.accelerator.gradient_accumulation.steps
     batches = stack.enter_context(
         open_loader(
             dataset,
             Sampler(len(dataset), config.batch_size, config.seed),
             start=progress.step * count,
-            num_workers=config.num_workers,
+            num_workers=_num_workers(config, dataset),
+            prefetch_factor=config.prefetch_factor,
             pin_memory=accelerator.pins_memory,
         )
     )
@@ -210,7 +230,7 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
     tracker = stack.enter_context(
         open_tracker(
             run_dir,
-            config.wandb,
+            replace(config.wandb, name=config.wandb.name or config.job_name),
             steps=config.steps,
             start_step=progress.step,
             config=to_plain(config),
@@ -218,6 +238,8 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
         )
     )
     config.wandb.run_id = tracker.run_id
+    if config.policy.repo_id:
+        log.info("policy.repo_id=%s: nothing is uploaded, `hf upload` takes a checkpoint there", config.policy.repo_id)
     window = Window(
         config.log_freq or config.steps,
         skipped_steps=progress.skipped_steps,
@@ -228,3 +250,19 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
         config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, evaluator, stop, facts,
         step=progress.step, base_lrs=base_lrs, _logged_step=progress.step,
     )  # fmt: skip
+
+
+def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:
+    if config.num_workers is not None:
+        return config.num_workers
+    return WORKERS_WITH_CAMERA if set(dataset.keys) & set(dataset.meta.camera_keys) else 0
+
+
+def _say_changes(config: TrainConfig, resumed: Path) -> None:
+    """Name every setting in which this part of the run differs from the one before."""
+    before = read_json(resumed / PRETRAINED_FOLDER / TRAIN_CONFIG_FILE)
+    now = to_plain(config)
+    for name in ("resume", "output_dir", "interrupt_after"):
+        before[name] = now[name]
+    for key, (old, new) in sorted(differences(before, now).items()):
+        log.info("changed on resume: %s=%s, was %s", key, new, old)

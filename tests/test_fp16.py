@@ -6,6 +6,8 @@ import pytest
 import torch
 from runs import losses, weights
 
+import lerobot
+
 FP16 = ["precision=fp16", "device=auto"]
 LOW = "accelerator.grad_scaler.init_scale=1024"  # no overflow from the first update on
 
@@ -28,7 +30,8 @@ def test_the_forward_pass_computes_in_float16_and_the_weights_stay_float32(train
     assert [row["train/scale"] for row in rows(run)] == [1024.0] * 3
 
 
-def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(train, rows):
+def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(train, rows, caplog):
+    caplog.set_level("INFO")
     run = train(*FP16, f"accelerator.grad_scaler.init_scale={2.0**34}", "steps=40", "log_freq=40")
 
     history = rows(run)
@@ -38,6 +41,9 @@ def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(
     assert [row["train/scale"] for row in skips] == [2.0 ** (33 - i) for i in range(len(skips))]
     assert [row["train/skipped_steps"] for row in skips] == list(range(1, len(skips) + 1))
     assert final["train/skipped_steps"] == len(skips)
+    assert (
+        caplog.text.count("is skipped: its gradient is not finite (model.") == 3
+    )  # the first ones, each with its place
     assert final["train/consecutive_skips"] == 0
     assert final["train/grad_norm"] is not None and 0 < final["train/grad_norm"] < 1e3
 
@@ -159,3 +165,21 @@ def test_a_scale_below_its_floor_stops_the_run(train):
             f"accelerator.grad_scaler.min_scale={2.0**28}",
             "steps=20",
         )
+
+
+def test_typed_scaler_settings_win_over_restored_ones_and_the_scale_goes_on(train, rows):
+    """CKPT-03: torch takes the stored factors too."""
+    run = train(*FP16, LOW, "steps=2", "accelerator.grad_scaler.growth_interval=100")
+    config = lerobot.compose("train", [f"resume={run}", "steps=5", "accelerator.grad_scaler.growth_interval=3"])
+    lerobot.run(config)
+
+    assert (state(run)["growth_interval"], state(run)["scale"]) == (3, 2048.0)  # grown in update 3, having counted 2
+
+
+def test_a_checkpoint_without_scaler_state_resumes_with_a_warning(train, caplog):
+    run = train(*FP16, LOW, "steps=2")
+    (run / "checkpoints" / "last" / "training_state" / "scaler_state.json").unlink()
+
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3"]))
+
+    assert "scaler_state.json is not there" in caplog.text

@@ -62,12 +62,17 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_to_the_bit(train, rows, pre
         torch.testing.assert_close(weights(cut)[name], weight, rtol=0, atol=0)
 
 
-def test_resume_goes_on_in_the_runs_own_folder_with_what_may_change(train, rows):
+def test_resume_goes_on_in_the_runs_own_folder_with_what_may_change(train, rows, caplog):
+    caplog.set_level("INFO")
     run = train("steps=3")
 
     config = lerobot.compose("train", [f"resume={run}", "steps=5", "optimizer.lr=1e-6", "log_freq=1"])
     assert lerobot.run(config) == run
 
+    said = caplog.text
+    assert "changed on resume: steps=5, was 3" in said
+    assert "changed on resume: optimizer.lr=1e-06, was 0.001" in said
+    assert said.count("changed on resume") == 2
     history = rows(run)
     assert [row["step"] for row in history] == [1, 2, 3, 4, 5]
     assert [row["train/lr"] for row in history] == [1e-3] * 3 + [1e-6] * 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-SCALER_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+from lerobot.config import GradScalerConfig
 
 
 class NonfiniteGuard(torch.amp.GradScaler):
@@ -47,6 +47,7 @@ def state(scaler: torch.amp.GradScaler) -> dict[str, float]:
     }
 
 
-def load_state(scaler: torch.amp.GradScaler, stored: dict[str, float], typed: dict[str, float]) -> None:
-    """Go on from the stored scale and count; settings typed on this command line win over stored ones."""
-    scaler.load_state_dict({**stored, **typed})
+def load_state(scaler: torch.amp.GradScaler, stored: dict[str, float], settings: GradScalerConfig) -> None:
+    """Go on from the stored scale and count. PyTorch would take the stored factors too, whatever `settings` say now."""
+    moves = {name: getattr(settings, name) for name in ("growth_factor", "backoff_factor", "growth_interval")}
+    scaler.load_state_dict({**stored, **moves})

@@ -19,7 +19,7 @@ from lerobot.accelerator import device as devices
 from lerobot.accelerator.device import Device
 from lerobot.accelerator.grad_scaler import NonfiniteGuard, scale_tensor, was_skipped
 from lerobot.accelerator.precision import check_precision
-from lerobot.accelerator.tf32 import tf32
+from lerobot.accelerator.tf32 import tf32, tf32_state
 from lerobot.config import AcceleratorConfig
 from lerobot.errors import ConfigError
 
@@ -103,7 +103,7 @@ class Stack:
             "device_name": self.device.name,
             "mixed_precision": self.precision,
             "scaler": type(self.scaler).__name__ if self.scaler.is_enabled() else None,
-            "tf32": self.tf32 if self.device.tf32 else None,
+            "tf32": tf32_state(self.device.type) if self.device.tf32 else None,
             "world_size": self.accelerator.num_processes,
         }
 
@@ -131,6 +131,7 @@ def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | 
     check_precision(config.mixed_precision, device)
     with ExitStack() as stack:
         stack.enter_context(_threads(config.num_threads))
+        stack.enter_context(_cudnn(config.cudnn_deterministic))
         stack.enter_context(_config_alone(device))
         stack.enter_context(_current(device))
         accelerator = build_accelerator(config, device)
@@ -206,6 +207,17 @@ def _threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _cudnn(deterministic: bool) -> Iterator[None]:
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = deterministic, not deterministic
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 def _forget_accelerate() -> None:

@@ -10,7 +10,7 @@ def _switches(device_type: str) -> list[object]:
     """Matrix products, convolutions and recurrent layers; cuDNN's own level too, else a later read there raises."""
     b = torch.backends
     if device_type == "xpu":
-        return [b.mkldnn, b.mkldnn.matmul, b.mkldnn.conv, b.mkldnn.rnn]  # type: ignore[attr-defined]
+        return [b.mkldnn.matmul, b.mkldnn, b.mkldnn.conv, b.mkldnn.rnn]  # type: ignore[attr-defined]
     return [b.cuda.matmul, b.cudnn, b.cudnn.conv, b.cudnn.rnn]  # type: ignore[attr-defined]
 
 
@@ -29,3 +29,12 @@ def tf32(enabled: bool | None, device_type: str) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value  # type: ignore[attr-defined]
+
+
+def tf32_state(device_type: str) -> bool | str:
+    """Whether float32 products really are TF32 now: True, False, or what is where PyTorch's defaults differ."""
+    parts = dict(zip(("matmul", "library", "conv", "rnn"), _switches(device_type), strict=True))
+    on = {name: parts[name].fp32_precision == "tf32" for name in ("matmul", "conv", "rnn")}  # type: ignore[attr-defined]
+    if len(set(on.values())) == 1:
+        return on["conv"]
+    return "in " + " and ".join(name for name, is_on in on.items() if is_on)

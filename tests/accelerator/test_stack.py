@@ -10,7 +10,7 @@ from accelerate.state import PartialState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lerobot.accelerator.stack import open_stack
-from lerobot.accelerator.tf32 import tf32
+from lerobot.accelerator.tf32 import tf32, tf32_state
 from lerobot.config import AcceleratorConfig, GradScalerConfig
 from lerobot.errors import ConfigError
 
@@ -86,6 +86,27 @@ def test_tf32_is_put_back_after_an_error():
         pass
 
     assert switches() == before
+
+
+def test_what_float32_really_is_can_be_read():
+    assert tf32_state("cpu") == "in conv and rnn"  # PyTorch's own default
+    for enabled in (True, False):
+        with tf32(enabled, "cpu"):
+            assert tf32_state("cpu") is enabled
+
+
+def test_a_forward_pass_in_another_dtype_than_asked_stops_the_run(train, monkeypatch, tmp_path):
+    """PREC-01: the flag was read and nothing behind it was wired."""
+    from contextlib import nullcontext
+
+    from lerobot.accelerator.stack import Stack
+
+    monkeypatch.setattr(Stack, "autocast", lambda self: nullcontext())
+    monkeypatch.setattr(Stack, "prepare", lambda self, policy: policy)
+    with pytest.raises(RuntimeError, match="precision=bf16 was asked for and the forward pass computed in float32"):
+        train("precision=bf16")
+
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_full_precision_enters_no_autocast_and_warns_of_nothing(train):

@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lerobot import sweep
 from lerobot.cli import Line, translate
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
@@ -108,20 +109,29 @@ def main(command: str, work: Callable[[Any], str]) -> None:
 
     `work` takes the typed config, runs it in `config.output_dir` and returns the final state of `status.json`.
     """
-    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then lets exceptions through, so that the sentence is ours
+    with _full_errors() as wants_traceback:
+        try:
+            raise SystemExit(_run(command, work))
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(DONE) from None
+        except (ConfigError, RunError, HydraException, OmegaConfBaseException, ValueError) as error:
+            if wants_traceback or not (isinstance(error, RunError) or _is_refusal(error)):
+                raise
+            print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(FAILED if isinstance(error, RunError) else REFUSED) from None
+
+
+@contextmanager
+def _full_errors() -> Iterator[bool]:
+    """Let Hydra's exceptions through, so that the sentence is ours; says whether the user asked for them whole."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        raise SystemExit(_run(command, work))
-    except RunError as error:
-        if wants_traceback:
-            raise
-        print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
-        raise SystemExit(FAILED) from None
-    except (ConfigError, HydraException, OmegaConfBaseException, ValueError) as error:
-        if wants_traceback or not _is_refusal(error):
-            raise
-        print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
-        raise SystemExit(REFUSED) from None
+        yield before == "1"
+    finally:
+        del os.environ["HYDRA_FULL_ERROR"]
+        os.environ.update({} if before is None else {"HYDRA_FULL_ERROR": before})
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -148,7 +158,9 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
                 log.exception("job %s failed", folder.name)
 
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
-    if errors and not line.is_multirun:
+    if line.is_multirun and sweep.Ending.folder is not None:  # jobs may have run in other processes
+        return exit_status(sweep.states(sweep.Ending.folder))
+    if errors:
         raise errors[0]
     return exit_status(states)
 
@@ -166,9 +178,8 @@ def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]
         said = sentence(error, command)
         write_status(folder, state="refused", error=said)
         if HydraConfig.get().mode == RunMode.RUN:
-            print(f"error: {said}", file=sys.stderr)  # noqa: T201
-        else:
-            log.error("%s refused: %s", folder.name, said)
+            raise
+        log.error("%s refused: %s", folder.name, said)
         return "refused"
 
 

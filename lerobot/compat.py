@@ -51,7 +51,6 @@ OTHER_POLICIES = [
 ]
 OTHER_ENVS = [
     "aloha",
-    "pusht",
     "gym",
     "gym_manipulator",
     "libero",
@@ -106,11 +105,8 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
     (r"trackio(\..*)?", _NULL, "runs are logged to wandb and metrics.jsonl, leave it out"),
     (r"parallelism(\..*)?", ("auto", "single"), "this version trains in one process, leave it out"),
     (r"eval\.recording(_.*)?", ("false", *_NULL), "recording evaluations is not built, use lerobot-demos"),
-    (
-        r"env\.(features|features_map|disable_env_checker)",
-        _NULL,
-        "a simulator yields what the policy reads, leave it out",
-    ),
+    (r"env\.(features|features_map)(\..*)?", _NULL, "a simulator yields what the policy reads, leave it out"),
+    (r"env\.disable_env_checker", ("true",), "simulators run without gymnasium's checks, leave it out"),
     (r"env\.max_parallel_tasks", ("1",), "tasks run one after the other, leave it out"),
     (r"env\.multitask_eval", ("true",), "several tasks are typed as env.task=[a,b], leave it out"),
     (r"env\.render_mode", ("rgb_array",), "videos are chosen with eval.videos, leave it out"),

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 MOST_TOLD, TOLD_UNTIL = 3, 20
 """Skipped updates that are told of one by one, and the last update in which one is looked for."""
+WAITING_SHARE = 0.3
+"""Of a step; beyond it, more workers help and another precision does not."""
 WORKERS_WITH_CAMERA = 4
 """As LeRobot has it."""
 
@@ -61,6 +63,7 @@ class Training:
     """Where this part of the run ends."""
     base_lrs: list[float] = field(default_factory=list)
     _overflows_told: int = 0
+    _waiting_told: bool = False
     _logged_step: int = 0
     _logged_at: float = field(default_factory=time.perf_counter)
 
@@ -107,6 +110,10 @@ class Training:
         }
         self.tracker.log(step, row)
         write_status(self.run_dir, step=step)
+        share = row["train/data_s"] / step_s
+        if share > WAITING_SHARE and not self._waiting_told:
+            self._waiting_told = True
+            log.warning("%.0f %% of a step is waiting for data, not computing: type num_workers=<more>", 100 * share)
         self._logged_step, self._logged_at = step, at
 
     def save(self, step: int) -> None:

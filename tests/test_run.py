@@ -155,3 +155,16 @@ def test_a_weight_that_is_not_finite_shows_in_the_row_and_stops_nothing_silently
 
     assert [row["train/nonfinite_steps"] for row in rows(run)] == [1, 1]
     assert all(row["train/loss"] is None for row in rows(run))
+
+
+def test_waiting_for_data_is_said_once(train, monkeypatch, caplog):
+    """DATA-08: users compare precisions while the device waits for frames."""
+    import time
+
+    from lerobot.data.reader import LeRobotDataset
+
+    real = LeRobotDataset.__getitems__
+    monkeypatch.setattr(LeRobotDataset, "__getitems__", lambda self, indices: time.sleep(0.2) or real(self, indices))
+    train("steps=3")
+
+    assert caplog.text.count("of a step is waiting for data") == 1

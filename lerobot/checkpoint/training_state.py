@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from lerobot.accelerator import grad_scaler
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER, LAST, PRETRAINED_FOLDER, read_json
 from lerobot.checkpoint.pretrained import save_pretrained
+from lerobot.config import GradScalerConfig
 from lerobot.errors import ConfigError
 from lerobot.policies.base import Policy
 from lerobot.status import write_json
@@ -72,11 +73,11 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    step_folder: Path, optimizer: Optimizer, scaler: torch.amp.GradScaler | None, typed_scaler: dict[str, float]
+    step_folder: Path, optimizer: Optimizer, scaler: torch.amp.GradScaler | None, settings: GradScalerConfig
 ) -> tuple[Progress, str]:
     """Restore optimizer and scaler from `step_folder`; return where the run stood, and a warning or nothing.
 
-    `typed_scaler` holds scaler settings typed on this command line, which win over the stored ones.
+    The scale and the count go on; how they move is up to `settings`, which may have been typed anew.
     """
     folder = step_folder / STATE_FOLDER
     if not folder.is_dir():
@@ -88,7 +89,7 @@ def load_checkpoint(
     known = {name: value for name, value in read_json(folder / STEP_FILE).items() if name in asdict(Progress())}
     warning = ""
     if scaler is not None and (folder / SCALER_FILE).is_file():
-        grad_scaler.load_state(scaler, read_json(folder / SCALER_FILE), typed_scaler)
+        grad_scaler.load_state(scaler, read_json(folder / SCALER_FILE), settings)
     elif scaler is not None:
         warning = f"{folder / SCALER_FILE} is not there: the loss scale calibrates from its start again"
     return Progress(**known), warning

@@ -18,8 +18,6 @@ from lerobot.errors import ConfigError
 
 Batch = dict[str, Tensor]
 
-PREFETCH = 2
-"""Batches that each worker prepares ahead."""
 GRACE_S = 60
 """How long a worker outlives a termination signal."""
 
@@ -70,12 +68,13 @@ def open_loader(
     *,
     start: int = 0,
     num_workers: int = 0,
+    prefetch_factor: int = 4,
     pin_memory: bool = False,
 ) -> Iterator[Iterator[Batch]]:
     """An endless iterator over the batches of micro-batch `start` and on; leaving it ends the workers.
 
-    The batches are the same for any number of workers. `dataset` is pickled to each worker, which never is a fork of
-    this process: decoders and locks do not survive one.
+    Each worker prepares `prefetch_factor` batches ahead. The batches are the same for any number of workers. `dataset`
+    is pickled to each, which never is a fork of this process: decoders and locks do not survive one.
     """
     if num_workers == 0:
         yield _batches_here(dataset, sampler, start, pin_memory)
@@ -86,7 +85,7 @@ def open_loader(
         batch_size=None,
         collate_fn=_as_it_is,
         num_workers=num_workers,
-        prefetch_factor=PREFETCH,
+        prefetch_factor=prefetch_factor,
         pin_memory=pin_memory,
         multiprocessing_context=_context(),
         worker_init_fn=_set_up_worker,

@@ -19,7 +19,8 @@ from metaworld.sawyer_xyz_env import SawyerXYZEnv
 from metaworld.types import Task
 
 from lerobot.envs.camera import Camera
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
+from lerobot.envs.spaces import observation_space
 from lerobot.features import ENV_STATE_KEY, STATE_KEY, Feature
 
 VIDEO_SIZE = (240, 240)
@@ -39,7 +40,7 @@ class MetaWorldEnv(gymnasium.Env):
         self.config = config
         self.features = features
         self.render_mode = "rgb_array" if render else None
-        self.observation_space = gymnasium.spaces.Dict({name: _space(feature) for name, feature in features.items()})
+        self.observation_space = observation_space(features)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
         self.raw = np.zeros(39)
         """The simulator's own observation, which the scripted experts read."""
@@ -108,13 +109,6 @@ def expert(task: str) -> Callable[[np.ndarray], np.ndarray]:
             return np.clip(policy.get_action(raw), -1.0, 1.0).astype(np.float32)
 
     return act
-
-
-def _space(feature: Feature) -> gymnasium.spaces.Box:
-    if feature.type == "VISUAL":
-        channels, height, width = feature.shape
-        return gymnasium.spaces.Box(0, 255, (height, width, channels), np.uint8)
-    return gymnasium.spaces.Box(-np.inf, np.inf, tuple(feature.shape), np.float32)
 
 
 def _simulation(task: str) -> SawyerXYZEnv:

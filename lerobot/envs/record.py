@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from lerobot.data.writer import DatasetWriter
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.config import EnvConfig
 from lerobot.envs.vector import Lane, ask_all, open_lanes
 from lerobot.errors import ConfigError
-from lerobot.features import ACTION_KEY, CAMERA_PREFIX, ENV_STATE_KEY, STATE_KEY, Feature
+from lerobot.features import ACTION_KEY, CAMERA_PREFIX, Feature, policy_features
 
 STEPS_AFTER_SUCCESS = 10
 """An episode goes on as long after it is solved, so that a policy sees how to stay there."""
@@ -41,13 +41,6 @@ class Plan:
         if self.image_size < 16 or self.image_size % 2:
             raise ConfigError(f"image_size={self.image_size}: video frames need an even size, type image_size=96")
 
-    @property
-    def inputs(self) -> dict[str, Feature]:
-        """What is observed."""
-        size = [3, self.image_size, self.image_size]
-        cameras = {CAMERA_PREFIX + camera: Feature("VISUAL", size) for camera in self.cameras}
-        return {STATE_KEY: Feature("STATE", [4]), ENV_STATE_KEY: Feature("ENV", [6]), **cameras}
-
 
 @dataclass
 class Recorded:
@@ -62,7 +55,7 @@ class Recorded:
 
 
 def record(
-    env: MetaWorldConfig,
+    env: EnvConfig,
     root: str | Path,
     plan: Plan,
     *,
@@ -74,8 +67,13 @@ def record(
     `should_stop` is asked after each episode; what was finished by then is written.
     Raises `ConfigError` before anything is simulated, and `RuntimeError` where the expert hardly ever succeeds.
     """
-    env.check(plan.inputs, {})
-    writer = DatasetWriter(root, fps=env.fps, features=dataset_features(plan), robot_type="sawyer")
+    if not env.recorded:
+        raise ConfigError(
+            f"env={env.type} has no scripted expert to record: type env=metaworld, or train on demonstrations that you "
+            "have with dataset.root=<folder>"
+        )
+    env.check(observed(env, plan), {})
+    writer = DatasetWriter(root, fps=env.fps, features=dataset_features(env, plan), robot_type=env.robot_type)
     recorded = Recorded()
     # A process costs a second to start. Drawing is slow enough to be worth it, states alone are not.
     n = min(os.cpu_count() or 1, plan.num_episodes) if plan.cameras else 1
@@ -99,19 +97,17 @@ def record(
 class Demonstrator:
     """An expert at its simulator, as a worker of a lane."""
 
-    def __init__(self, env: MetaWorldConfig, plan: Plan) -> None:
+    def __init__(self, env: EnvConfig, plan: Plan) -> None:
         self.config = env
         self.plan = plan
         self._env: Any = None
-        self._expert: Callable[[np.ndarray], np.ndarray] = np.asarray
+        self._expert: Callable[[Any], np.ndarray] = np.asarray
 
     def open(self, task: str) -> None:
         """Have an environment of `task` in place of the one before."""
-        from lerobot.envs.metaworld import expert
-
         self.close()
-        self._env = self.config.make(task, self.plan.inputs)
-        self._expert = expert(task)
+        self._env = self.config.make(task, observed(self.config, self.plan))
+        self._expert = self.config.expert(task)
 
     def attempt(self, seed: int) -> Frames | None:
         """The episode that starts from `seed`, every feature `(t, ...)`; None where it is not solved."""
@@ -121,7 +117,7 @@ class Demonstrator:
         left = None  # steps until the end, known after the first success
         truncated = False
         while left != 0 and not truncated:
-            action = self._expert(self._env.raw)
+            action = self._expert(self._env)
             executed = action + noise.normal(0.0, self.plan.action_noise, action.shape)
             row = {**observation, ACTION_KEY: action}
             observation, reward, success, truncated, _ = self._env.step(executed)
@@ -136,18 +132,18 @@ class Demonstrator:
             self._env = None
 
 
-def dataset_features(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The `features` of `info.json`, under the names that LeRobot's MetaWorld datasets use."""
+def observed(env: EnvConfig, plan: Plan) -> dict[str, Feature]:
+    """What is observed."""
+    return policy_features(dataset_features(env, plan))[0]
+
+
+def dataset_features(env: EnvConfig, plan: Plan) -> dict[str, dict[str, Any]]:
+    """The `features` of `info.json`."""
     size = [plan.image_size, plan.image_size, 3]
     camera = {"dtype": "video", "shape": size, "names": ["height", "width", "channels"]}
-    numbers = {
-        STATE_KEY: ["x", "y", "z", "gripper"],
-        ENV_STATE_KEY: ["obj_x", "obj_y", "obj_z", "goal_x", "goal_y", "goal_z"],
-        ACTION_KEY: ["dx", "dy", "dz", "grip"],
-    }
     dtypes = {"next.reward": "float32", "next.success": "bool", "next.done": "bool"}
     return {
-        **{key: {"dtype": "float32", "shape": [len(names)], "names": names} for key, names in numbers.items()},
+        **{key: {"dtype": "float32", "shape": [len(names)], "names": names} for key, names in env.recorded.items()},
         **{CAMERA_PREFIX + name: dict(camera) for name in plan.cameras},
         **{key: {"dtype": dtype, "shape": [1], "names": None} for key, dtype in dtypes.items()},
     }

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 
-from lerobot.envs.config import EnvConfig, MetaWorldConfig
+from lerobot.envs.config import EnvConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.features import ENV_STATE_KEY, STATE_KEY
 
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from lerobot.envs import metaworld_tasks
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.errors import ConfigError
 from lerobot.features import ACTION_KEY, ENV_STATE_KEY, STATE_KEY, Feature
 
@@ -15,7 +15,7 @@ ACTION = {ACTION_KEY: Feature("ACTION", [4])}
 
 
 def test_reading_the_config_loads_neither_torch_nor_a_simulator():
-    code = "import sys, lerobot.envs.config; print({'torch', 'mujoco', 'metaworld', 'gymnasium'} & set(sys.modules))"
+    code = "import sys, lerobot.envs.metaworld_config, lerobot.envs.pusht_config; print({'torch', 'mujoco', 'metaworld', 'gymnasium'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
@@ -106,7 +106,7 @@ def test_a_typed_obs_type_that_agrees_is_accepted(needs_gl):
 
 
 def test_without_the_simulator_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("lerobot.envs.config.find_spec", lambda name: None)
+    monkeypatch.setattr("lerobot.envs.metaworld_config.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'lerobot-runner\[metaworld\]'"):
         MetaWorldConfig().check(STATE, ACTION)
 

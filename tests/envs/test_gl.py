@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lerobot.envs import gl
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.errors import ConfigError
 from lerobot.features import Feature
 
@@ -65,7 +65,7 @@ def test_torch_may_load_its_compiler_after_something_was_drawn(needs_gl):
     """Mesa's LLVM before triton's killed the process, at the first optimizer made after a video."""
     pytest.importorskip("triton", exc_type=ImportError)
     code = """
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
 env = MetaWorldConfig().make("push-v3", {}, render=True)
 env.reset(seed=0)
 env.render()

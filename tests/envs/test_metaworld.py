@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lerobot.data.reader import LeRobotDataset
-from lerobot.envs.config import MetaWorldConfig
 from lerobot.envs.metaworld import expert
+from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.features import ENV_STATE_KEY, STATE_KEY, Feature
 
 DATA = Path(__file__).parents[1] / "data"

@@ -7,7 +7,7 @@ import pytest
 
 from lerobot.data.reader import LeRobotDataset
 from lerobot.envs import record as recording
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.envs.record import Demonstrator, Plan, record
 from lerobot.errors import ConfigError
 from lerobot.features import STATE_KEY

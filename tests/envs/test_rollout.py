@@ -10,7 +10,7 @@ import pytest
 import torch
 from envs.fake_env import FakeConfig, RawMetaWorldConfig
 
-from lerobot.envs.config import MetaWorldConfig
+from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.envs.result import Episode, EvalResult, wilson, write_episodes
 from lerobot.envs.rollout import asked_features, evaluate
 from lerobot.errors import ConfigError

@@ -19,6 +19,8 @@ def work(config: DemosRunConfig) -> str:
     """Record what `config` asks for; an existing folder is refused."""
     if config.dataset.root is None:
         raise ConfigError("no folder is given: type dataset.root=<new folder>")
+    if config.env is None:
+        raise ConfigError("no simulator is given: type env=metaworld")
     from lerobot.envs.record import Plan, record
     from lerobot.signals import stop_on_signals
     from lerobot.status import running

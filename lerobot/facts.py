@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("lerobot-runner", "torchvision", "accelerate", "hydra-core", "wandb", "numpy", "metaworld", "mujoco")
+PACKAGES = (
+    *("lerobot-runner", "torchvision", "accelerate", "hydra-core", "wandb", "numpy"),
+    *("metaworld", "mujoco", "gym-pusht", "pymunk"),
+)
 
 
 def versions() -> dict[str, Any]:

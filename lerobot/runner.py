@@ -213,6 +213,7 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
     )  # refuses a camera that nothing can draw, before step 1
     check_master_weights(policy)
     model = accelerator.prepare(policy)
+    config.optimizer.fused = accelerator.fuses(config.optimizer.fused)
     optimizer = config.optimizer.build(policy.parameter_groups())
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     progress = Progress()

@@ -18,8 +18,10 @@ from lerobot.config import OPEN_GROUPS, SCHEMAS
 from lerobot.errors import ConfigError
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
-_NOT_OURS = ("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir")
-_NOT_OURS += ("features", "features_map", "observation_width", "observation_height")  # of env
+_NOT_OURS = (
+    *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir"),
+    *("features", "features_map", "observation_width", "observation_height"),  # of env
+)
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = (
     r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|accelerator\..*|grad_scaler|precision|tf32|wandb(\..*)?"

@@ -96,7 +96,7 @@ def test_null_means_without_it(word):
         (["precision=fp16,bf16"], "add -m to sweep"),
         (["policy=diffusion"], "policy=diffusion is not built"),
         (["--policy.type=pi0"], "policy=pi0 is not built"),
-        (["env=pusht"], "env=pusht is not built"),
+        (["env=aloha"], "env=aloha is not built"),
         (["--job.target=h200"], "job.target=h200 is not available"),
         (["--trackio.project=a"], "trackio.project=a is not available"),
         (["policy.push_to_hub=true"], "policy.push_to_hub=true is not available"),

@@ -7,27 +7,19 @@ import torch
 from torch import nn
 
 from lerobot.accelerator.device import Device
+from lerobot.accelerator.smoke import DTYPES
 from lerobot.errors import ConfigError
-
-DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def check_precision(precision: str, device: Device) -> None:
     """Refuse what the device would emulate, or would quietly compute in float32."""
-    if precision == "fp16" and not device.fp16:
-        why = (
-            "accelerate builds no loss scaler there"
-            if device.type == "cpu"
-            else "it has no float64, which loss scaling needs"
-        )
-        raise ConfigError(
-            f"precision=fp16 does not work on {device.backend}: {why}; type precision=bf16 or precision=no"
-        )
-    if precision == "bf16" and not device.bf16:
-        instead = "fp16" if device.fp16 else "no"
-        raise ConfigError(
-            f"precision=bf16 is only emulated on {device.name or device.backend}: type precision={instead}"
-        )
+    why = device.can.why_not(precision)
+    if not why:
+        return
+    instead = [f"precision={word}" for word in ("bf16", "fp16", "no") if not device.can.why_not(word)]
+    found = "is only emulated on" if precision == "bf16" and device.can.bf16 == "emulated" else "does not work on"
+    name = f"{device.backend} ({device.name})" if device.name and device.type != "cpu" else device.backend
+    raise ConfigError(f"precision={precision} {found} {name}, {why}: type {' or '.join(instead)}")
 
 
 @contextmanager

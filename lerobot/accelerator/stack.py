@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from lerobot.accelerator import device as devices
 from lerobot.accelerator.device import Device
+from lerobot.accelerator.fallback import named_fallbacks
 from lerobot.accelerator.grad_scaler import NonfiniteGuard, scale_tensor, was_skipped
 from lerobot.accelerator.precision import check_precision
 from lerobot.accelerator.tf32 import tf32, tf32_state
@@ -66,12 +67,24 @@ class Stack:
     def to_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch's tensors; from pinned memory the copy does not wait."""
         target = self.device.torch_device
-        return {k: v.to(target, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
+        can_wait = self.device.can.non_blocking
+        return {k: v.to(target, non_blocking=can_wait) if isinstance(v, Tensor) else v for k, v in batch.items()}
 
     @property
     def pins_memory(self) -> bool:
         """Whether batches wait in pinned memory, from which they are copied while the device computes."""
-        return self.device.type in ("cuda", "xpu")
+        return self.device.can.pinned_memory
+
+    def fuses(self, asked: bool) -> bool:
+        """Whether optimizers may be fused as `asked`; says so where a fused one would apply what must be skipped."""
+        can = self.device.can
+        if not asked or (can.fused and (can.fused_skips or not self.scaler.is_enabled())):
+            return asked
+        log.warning(
+            "optimizer.fused=true is not used on %s with a loss scaler: %s",
+            self.device.backend, can.lacks.get("fused") or can.lacks.get("fused_skips"),
+        )  # fmt: skip
+        return False
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of `loss` to the parameters, scaled if the scaler is on."""
@@ -89,9 +102,9 @@ class Stack:
 
     def peak_memory_gb(self) -> float:
         """The most memory that the run held at once, in GiB: of the card, or of this process on the processor."""
-        if self.device.type in ("cuda", "xpu"):
+        if self.device.can.memory == "allocator":
             return torch.accelerator.max_memory_allocated(self.device.torch_device) / 2**30
-        if self.device.type == "mps":
+        if self.device.can.memory == "driver":
             return torch.mps.driver_allocated_memory() / 2**30
         return _process_peak_gb()
 
@@ -103,7 +116,7 @@ class Stack:
             "device_name": self.device.name,
             "mixed_precision": self.precision,
             "scaler": type(self.scaler).__name__ if self.scaler.is_enabled() else None,
-            "tf32": tf32_state(self.device.type) if self.device.tf32 else None,
+            "tf32": tf32_state(self.device.type) if self.device.can.tf32 else None,
             "world_size": self.accelerator.num_processes,
         }
 
@@ -127,13 +140,14 @@ def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | 
             f"WORLD_SIZE={os.environ['WORLD_SIZE']} asks for several processes, this version trains in one: "
             "start lerobot-train without torchrun or `accelerate launch`"
         )
-    device = devices.resolve(request, devices.machine())
+    device = devices.resolve(request, devices.machine(), config.mixed_precision)
     check_precision(config.mixed_precision, device)
     with ExitStack() as stack:
         stack.enter_context(_threads(config.num_threads))
         stack.enter_context(_cudnn(config.cudnn_deterministic))
         stack.enter_context(_config_alone(device))
         stack.enter_context(_current(device))
+        stack.enter_context(named_fallbacks(device.backend))
         accelerator = build_accelerator(config, device)
         assert accelerator.device.type == device.type, (accelerator.device, device)
         stack.enter_context(tf32(use_tf32, device.type))  # after accelerate, which may set it too
@@ -174,7 +188,7 @@ def _scaler(accelerator: Accelerator, config: AcceleratorConfig, device: Device)
 def _say_unused(config: AcceleratorConfig, use_tf32: bool | None, device: Device) -> None:
     if config.mixed_precision != "fp16" and config.grad_scaler != type(config.grad_scaler)():
         log.warning("accelerator.grad_scaler is set and unused: only precision=fp16 scales the loss")
-    if use_tf32 and not device.tf32 and device.type != "cpu":
+    if use_tf32 and not device.can.tf32 and device.type != "cpu":
         log.info("tf32=true has no effect on %s, which has no TF32", device.name or device.backend)
     if config.mixed_precision == "bf16" and device.type == "cpu":
         log.info("precision=bf16 on cpu saves memory; it gains time only where the processor has bfloat16 units")

@@ -46,7 +46,7 @@ class EnvConfig:
         return task
 
     def check(self, inputs: dict[str, Feature], outputs: dict[str, Feature], render: bool = False) -> None:
-        """Refuse what `make` could not build for a policy of these features, before anything heavy is loaded.
+        """Refuse what `make` could not build for a policy of these features, before anything is simulated.
 
         `render` asks for videos too. Raises `ConfigError`.
         """

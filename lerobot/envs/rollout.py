@@ -16,6 +16,7 @@ from lerobot.envs.result import Episode, EvalResult
 from lerobot.envs.scope import evaluating, preserved_rng
 from lerobot.envs.simulator import Observation, Simulator
 from lerobot.envs.vector import Lane, open_lanes
+from lerobot.errors import RunError
 from lerobot.features import Feature
 from lerobot.policies.base import Policy
 from lerobot.seed import seed_run
@@ -123,6 +124,8 @@ def _roll(policy: Policy, lanes: list[Lane], runs: list[_Run], autocast: Autocas
         with autocast():
             actions = policy.select_action(batch)
         actions = actions.to("cpu", torch.float32).numpy()
+        if not np.isfinite(actions).all():
+            raise RunError("the policy's action is not a finite number: look at its training loss and its statistics")
         looks = policy.looks
         for i in active:
             lanes[i].ask("step", actions[i], looks)

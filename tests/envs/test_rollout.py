@@ -271,3 +271,11 @@ def test_rows_are_strict_json(tmp_path):
     write_episodes(tmp_path / "eval/episodes.jsonl", rows)
     read = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "eval/episodes.jsonl").open()]
     assert [Episode(**row) for row in read] == [rows[0], replace(rows[1], sum_reward=None)]
+
+
+def test_an_action_that_is_not_a_number_ends_the_evaluation(policy_of):
+    from lerobot.errors import RunError
+
+    policy = policy_of(lambda observation: torch.full((1, 4), float("nan")), STATE)
+    with pytest.raises(RunError, match="action is not a finite number"):
+        evaluate(policy, MetaWorldConfig(episode_length=5), n_episodes=1, seed=0)

@@ -1,0 +1,67 @@
+"""What became of a sweep: a table of its jobs, and the states that its exit status follows from."""
+
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from lerobot.status import STATUS_FILE, read_status
+from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
+
+COLUMNS = {
+    "train/loss": "loss",
+    "eval/success_rate": "success",
+    "train/samples_per_s": "samples/s",
+    "train/skipped_steps": "skipped",
+}
+
+
+class Ending(Callback):
+    """Remembers, in the process that started a sweep, which folder it was in and shows its jobs at the end."""
+
+    folder: Path | None = None
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """See Hydra: called once, after the last job, in the parent."""
+        Ending.folder = Path(config.hydra.sweep.dir)
+        show(Ending.folder)
+
+
+def job_folders(folder: Path) -> list[Path]:
+    """The jobs of a sweep by number."""
+    jobs = [path.parent for path in folder.glob(f"*/{STATUS_FILE}")]
+    return sorted(
+        jobs, key=lambda job: (int(number) if (number := job.name.partition("_")[0]).isdigit() else -1, job.name)
+    )
+
+
+def states(folder: Path) -> list[str]:
+    """How each job ended. One that was still running when its process went is failed."""
+    found = [read_status(job).get("state", "failed") for job in job_folders(folder)]
+    return ["failed" if state == "running" else state for state in found]
+
+
+def show(folder: Path) -> None:
+    """Print the jobs: what was typed for each, how it ended, its last numbers, or why it did not run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("job", "state", "overrides", *COLUMNS.values(), "why", title=str(folder))
+    for job, state in zip(job_folders(folder), states(folder), strict=True):
+        numbers = _last(job)
+        words = [f"{numbers[key]:.4g}" if numbers.get(key) is not None else "" for key in COLUMNS]
+        table.add_row(job.name, state, _overrides(job), *words, read_status(job).get("error") or "")
+    Console(stderr=True).print(table)
+
+
+def _overrides(job: Path) -> str:
+    file = job / ".hydra" / "overrides.yaml"
+    return " ".join(OmegaConf.to_container(OmegaConf.load(file))) if file.is_file() else ""  # type: ignore[arg-type]
+
+
+def _last(job: Path) -> dict[str, Any]:
+    """The newest value of each column."""
+    path = job / METRICS_FILE
+    rows = read_metrics(path) if path.is_file() else []
+    return {key: row[key] for row in rows for key in COLUMNS if key in row}

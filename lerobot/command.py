@@ -33,7 +33,7 @@ DONE, FAILED, REFUSED, STOPPED = 0, 1, 2, 75
 
 
 def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:
-    _refuse_two_lerobots()
+    refuse_two_lerobots()
     register_schemas()
     OmegaConf.register_new_resolver("new_folder", _new_folder, replace=True, use_cache=True)
     line = translate(list(argv))
@@ -42,7 +42,7 @@ def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:
     return line, name
 
 
-def _refuse_two_lerobots() -> None:
+def refuse_two_lerobots() -> None:
     try:
         version = importlib.metadata.version("lerobot")
     except importlib.metadata.PackageNotFoundError:

@@ -75,9 +75,9 @@ def run(argv: Sequence[str]) -> int:
 
     _check_words(typed.require)
     dataset = dataset_facts(root) if root else None
-    from lerobot.command import _refuse_two_lerobots
+    from lerobot.command import refuse_two_lerobots
 
-    _refuse_two_lerobots()
+    refuse_two_lerobots()
     from lerobot.accelerator import device
 
     machine = device.machine()

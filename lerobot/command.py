@@ -25,7 +25,7 @@ from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
 from lerobot.status import write_status
-from lerobot.stored import rebase, register_schemas
+from lerobot.stored import check_resumed, rebase, register_schemas
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:
 
 
 def refuse_two_lerobots() -> None:
+    """Stop where the neighbour's distribution is installed too: nobody knows which of the two is imported."""
     try:
         version = importlib.metadata.version("lerobot")
     except importlib.metadata.PackageNotFoundError:
@@ -85,7 +86,7 @@ def compose(command: str, overrides: Sequence[str] = ()) -> Any:
         line, name = _prepare(command, overrides)
         folder = (line.take("hydra.run.dir") or "").strip("'") or None
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            config = parse(command, hydra.compose(name, line.overrides()))
+            config = _checked(command, hydra.compose(name, line.overrides()))
     if folder is not None:
         config.output_dir = folder
     return config
@@ -168,7 +169,7 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
 def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
     """Run one composed config in its folder; a refusal is written there and, in a sweep, stops nothing else."""
     try:
-        config = parse(command, cfg)
+        config = _checked(command, cfg)
         config.output_dir = str(folder)
         if HydraConfig.get().mode == RunMode.MULTIRUN and command != "demos":
             config.wandb.group = config.wandb.group or Path(HydraConfig.get().sweep.dir).name
@@ -181,6 +182,12 @@ def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]
             raise
         log.error("%s refused: %s", folder.name, said)
         return "refused"
+
+
+def _checked(command: str, cfg: DictConfig) -> Any:
+    config = parse(command, cfg)
+    check_resumed(config)
+    return config
 
 
 def exit_status(states: Sequence[str]) -> int:

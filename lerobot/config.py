@@ -294,10 +294,10 @@ def _open(name: str, node: dict[str, Any] | None) -> Any:
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted key to (old, new) where two plain configs differ."""
+    """Dotted key to (old, new) where two plain configs differ; a key that only one has is another version's."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return {} if old == new else {prefix: (old, new)}
     found: dict[str, tuple[Any, Any]] = {}
-    for key in old.keys() | new.keys():
-        found |= differences(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+    for key in old.keys() & new.keys():
+        found |= differences(old[key], new[key], f"{prefix}.{key}" if prefix else key)
     return found

@@ -14,7 +14,7 @@ from lerobot.accelerator.precision import check_master_weights, check_observed, 
 from lerobot.accelerator.stack import Stack, Update, open_stack
 from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, find_pretrained, read_json
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
-from lerobot.config import TrainConfig, differences, to_plain
+from lerobot.config import TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
 from lerobot.data.reader import LeRobotDataset
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
@@ -29,6 +29,7 @@ from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import running, write_json, write_status
 from lerobot.step import train_step
+from lerobot.stored import changes
 from lerobot.tracking.tracker import Tracker, open_tracker
 from lerobot.tracking.window import Window
 
@@ -268,9 +269,6 @@ def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:
 
 def _say_changes(config: TrainConfig, resumed: Path) -> None:
     """Name every setting in which this part of the run differs from the one before."""
-    before = read_json(resumed / PRETRAINED_FOLDER / TRAIN_CONFIG_FILE)
-    now = to_plain(config)
-    for name in ("resume", "output_dir", "interrupt_after"):
-        before[name] = now[name]
-    for key, (old, new) in sorted(differences(before, now).items()):
+    stored = read_json(resumed / PRETRAINED_FOLDER / TRAIN_CONFIG_FILE)
+    for key, (old, new) in changes(stored, config).items():
         log.info("changed on resume: %s=%s, was %s", key, new, old)

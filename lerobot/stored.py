@@ -14,20 +14,22 @@ from hydra.core.config_store import ConfigStore
 
 from lerobot.checkpoint import paths
 from lerobot.cli import Line, grammar, translate
-from lerobot.config import OPEN_GROUPS, SCHEMAS
+from lerobot.config import OPEN_GROUPS, SCHEMAS, differences, to_plain
 from lerobot.errors import ConfigError
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 _NOT_OURS = (
-    *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir"),
+    *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
     *("features", "features_map", "observation_width", "observation_height"),  # of env
 )
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
-_MAY_CHANGE = (
-    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|accelerator\..*|grad_scaler|precision|tf32|wandb(\..*)?"
-    r"|steps|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|optimizer\.lr|eval\..*|output_dir"
-    r"|hydra\..*"
+_MAY_CHANGE = re.compile(
+    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
+    r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic)"
+    r"|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
+_NOT_THE_RUN = re.compile(r"resume|output_dir|interrupt_after|job_name|demos(\..*)?|policy\.pretrained_(path|revision)")
+"""Settings that say how a run is started, not what it is."""
 
 
 def rebase(command: str, line: Line) -> str:
@@ -35,9 +37,13 @@ def rebase(command: str, line: Line) -> str:
     name = command
     if command == "train":
         resume, config_path = line.take("resume"), line.take("config_path")
-        step_folder = _resumed(resume, config_path, line)
-        if step_folder is not None:
-            name = _resume(step_folder, line)
+        if resume == "auto":
+            if (step_folder := _newest(line)) is not None:
+                _go_on(step_folder, line)  # with the words of the first time, which `check_resumed` compares
+        elif (step_folder := _resumed(resume, config_path, line)) is not None:
+            stored = _read(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
+            _go_on(step_folder, line)
+            name = _store("resumed", stored, line)
         elif config_path is not None:
             name = _rerun(_unquote(config_path), line)
     if (path := line.take("policy.path")) is not None:
@@ -59,16 +65,18 @@ def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | 
         if config_path is None:
             raise ConfigError("resume=true does not say which run: type resume=<run folder>")
         resume = config_path
-    if resume == "auto":
-        folder = line.get("output_dir")
-        if folder is None:
-            raise ConfigError("resume=auto looks for the newest checkpoint in output_dir: type output_dir=<folder> too")
-        if not (Path(_unquote(folder)) / "checkpoints" / "last").exists():
-            return None
-        resume = folder
     if line.only_looks and not Path(_unquote(resume)).exists():
         return None
     return _step_folder(_unquote(resume))
+
+
+def _newest(line: Line) -> Path | None:
+    """For resume=auto: the step folder of the newest checkpoint in `output_dir`, if there is one."""
+    folder = line.get("output_dir")
+    if folder is None or line.is_multirun:
+        raise ConfigError("resume=auto goes on in output_dir: type output_dir=<folder> too, and no -m")
+    run = Path(_unquote(folder))
+    return _step_folder(str(run)) if (run / paths.CHECKPOINTS_FOLDER / paths.LAST).exists() else None
 
 
 def _step_folder(path: str) -> Path:
@@ -80,25 +88,42 @@ def _step_folder(path: str) -> Path:
     return folder
 
 
-def _resume(step_folder: Path, line: Line) -> str:
+def _go_on(step_folder: Path, line: Line) -> None:
+    """Point `line` at the folder of the run that goes on."""
     run = step_folder.parent.parent
-    stored = _read(step_folder / "pretrained_model" / CONFIG_FILE)
-    for _, key, _ in line.words:
-        if not re.fullmatch(_MAY_CHANGE, key):
-            raise ConfigError(
-                f"{key} cannot change when a run goes on: leave it out, or start a new run with "
-                f"policy.path={step_folder / 'pretrained_model'}"
-            )
     asked = line.take("output_dir")
     if asked is not None and Path(_unquote(asked)).resolve() != run.resolve():
         raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
     if (rate := line.get("policy.optimizer_lr")) is not None:
-        line.put("optimizer.lr", rate)
+        line.put("optimizer.lr", rate)  # the stored one is a number, not the policy's preset
     line.put("hydra.run.dir", grammar(str(run)))
     line.put("hydra.output_subdir", f".hydra.{len(list(run.glob('.hydra*')))}")
     line.put("resume", grammar(str(step_folder)))
-    stored["output_dir"] = None
-    return _store("resumed", stored, line)
+
+
+def check_resumed(config: Any) -> None:
+    """Refuse a resumed run that is another run than the stored one, and take from that what is not typed but found."""
+    if not getattr(config, "resume", None):
+        return
+    folder = Path(config.resume) / paths.PRETRAINED_FOLDER
+    stored = _read(folder / CONFIG_FILE)
+    before = paths.read_policy_config(folder)
+    config.policy.input_features = config.policy.input_features or before.input_features
+    config.policy.output_features = config.policy.output_features or before.output_features
+    config.wandb.run_id = config.wandb.run_id or stored["wandb"].get("run_id")
+    for key, (old, new) in changes(stored, config).items():
+        if not _MAY_CHANGE.fullmatch(key):
+            old, new = (value["type"] if isinstance(value, dict) and "type" in value else value for value in (old, new))
+            raise ConfigError(
+                f"{key}={new} cannot change when a run goes on (it was {old}): leave it out, or start a new run with "
+                f"policy.path={folder}"
+            )
+
+
+def changes(stored: dict[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs between a stored run config and this one, but for how it is started: dotted key to (old, new)."""
+    found = differences(stored, to_plain(config))
+    return {key: found[key] for key in sorted(found) if not _NOT_THE_RUN.fullmatch(key)}
 
 
 def _rerun(path: str, line: Line) -> str:
@@ -114,7 +139,6 @@ def _rerun(path: str, line: Line) -> str:
         for prefix, key, value in typed:
             line.put(key, value or "", prefix)
         return "train"
-    stored.update(output_dir=None, resume=None)
     return _store("rerun", stored, line)
 
 
@@ -148,6 +172,7 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     groups = [
         word for word in line.words if word[1] in (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "experiment", "debug")
     ]
+    stored = {key: value for key, value in stored.items() if key not in ("output_dir", "resume", "interrupt_after")}
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
             stored.pop(group, None)

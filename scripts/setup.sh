@@ -13,8 +13,8 @@ chosen=.venv-choice       # holds the Python of another environment that the mak
 state=$venv/.setup        # holds what .venv was asked for and what that came to
 here=$(dirname "$0")
 root=${SETUP_ROOT:-}      # a test's own /proc and /sys
-# PyTorch and what comes with it, which a build brings in its own versions.
-family='torch|torchvision|triton|nvidia-[a-z0-9-]*|cuda-[a-z-]*'
+# PyTorch, what a build brings along, and what it bounds: not locked beside another build than the locked one.
+family='torch|torchvision|triton|nvidia-[a-z0-9-]*|cuda-[a-z-]*|setuptools|sympy|mpmath|networkx'
 # Architectures that PyTorch's ROCm wheels have kernels for.
 rocm_wheels='gfx900 gfx906 gfx908 gfx90a gfx942 gfx950 gfx1030 gfx1100 gfx1101 gfx1102 gfx1150 gfx1151 gfx1200 gfx1201'
 work=$(mktemp -d)

@@ -113,6 +113,7 @@ def test_null_means_without_it(word):
     ],
 )
 def test_a_mistake_gets_one_sentence_that_says_what_to_type(words, says):
+    """HYD-09, HYD-17: typos, wrong types, commas."""
     with pytest.raises(ConfigError) as error:
         train(*words)
 

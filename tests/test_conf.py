@@ -48,6 +48,7 @@ def test_the_optimizer_follows_the_policy_unless_it_is_typed():
 
 @pytest.mark.parametrize("unquoted", ["no", "false", "null", "fp32"])
 def test_an_unquoted_no_in_yaml_means_full_precision(tmp_path, unquoted):
+    """HYD-01: YAML reads `no` as false."""
     folder = tmp_path / "mine" / "experiment"
     folder.mkdir(parents=True)
     (folder / "own.yaml").write_text(f"# @package _global_\naccelerator:\n  mixed_precision: {unquoted}\n")
@@ -86,6 +87,7 @@ def test_a_folder_of_own_options_is_found_beside_ours(tmp_path):
     ],
 )
 def test_a_scaler_setting_that_makes_no_sense_is_refused_by_name(override):
+    """PREC-12: torch takes all of these without a word."""
     with pytest.raises(ConfigError, match=rf"accelerator\.grad_scaler\.{override.partition('=')[0]}.*type"):
         lerobot.compose("train", [*ROOTS, f"accelerator.grad_scaler.{override}"])
 

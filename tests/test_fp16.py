@@ -22,6 +22,7 @@ def state(run):
 
 
 def test_the_forward_pass_computes_in_float16_and_the_weights_stay_float32(train, rows):
+    """PREC-02, PREC-03: fp16 was accepted with nothing behind it."""
     run = train(*FP16, LOW, "steps=3")
 
     facts = json.loads((run / "run.json").read_text())
@@ -32,7 +33,7 @@ def test_the_forward_pass_computes_in_float16_and_the_weights_stay_float32(train
 
 def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(train, rows, caplog):
     caplog.set_level("INFO")
-    run = train(*FP16, f"accelerator.grad_scaler.init_scale={2.0**34}", "steps=40", "log_freq=40")
+    run = train(*FP16, f"accelerator.grad_scaler.init_scale={2.0**34}", "steps=200", "log_freq=200")
 
     history = rows(run)
     skips, final = history[:-1], history[-1]
@@ -50,6 +51,7 @@ def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(
 
 @pytest.mark.parametrize("fused", ["true", "false"])
 def test_an_overflow_skips_one_update_and_halves_the_scale(train, rows, monkeypatch, fused):
+    """PREC-04: with a fused optimizer the skip was not noticed."""
     from lerobot.policies.act import ACTPolicy
 
     real, calls = ACTPolicy.loss, []
@@ -71,12 +73,14 @@ def test_an_overflow_skips_one_update_and_halves_the_scale(train, rows, monkeypa
 
 
 def test_the_scaler_grows_as_it_was_told(train, rows):
+    """PREC-03: the settings reach the scaler."""
     run = train(*FP16, LOW, "accelerator.grad_scaler.growth_interval=2", "steps=4")
 
     assert [row["train/scale"] for row in rows(run)] == [1024.0, 2048.0, 2048.0, 4096.0]
 
 
 def test_the_scaler_state_is_five_numbers_and_a_resumed_run_goes_on_from_them(train, rows):
+    """CKPT-01: every resume calibrated anew."""
     words = [
         *FP16,
         "accelerator.grad_scaler.init_scale=1048576",
@@ -94,6 +98,7 @@ def test_the_scaler_state_is_five_numbers_and_a_resumed_run_goes_on_from_them(tr
 
 
 def test_the_logged_norm_is_unscaled(train, rows):
+    """PREC-10: charts showed norms 65536 times too big."""
     plain = rows(train("steps=1", name="plain"))[0]["train/grad_norm"]
     scaled = rows(train(*FP16, LOW, "steps=1", name="scaled"))[0]["train/grad_norm"]
 
@@ -101,6 +106,7 @@ def test_the_logged_norm_is_unscaled(train, rows):
 
 
 def test_the_learning_rate_follows_the_step_whatever_was_skipped(train, rows):
+    """PREC-06: a schedule ran ahead of the updates."""
     words = ["scheduler=cosine", "steps=10"]
     plain = rows(train(*words, name="plain"))
     skipping = rows(train(*words, *FP16, f"accelerator.grad_scaler.init_scale={2.0**20}", name="skipping"))
@@ -183,3 +189,49 @@ def test_a_checkpoint_without_scaler_state_resumes_with_a_warning(train, caplog)
     lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3"]))
 
     assert "scaler_state.json is not there" in caplog.text
+
+
+def test_an_overflow_in_one_micro_batch_is_one_skip_of_its_update(train, rows, monkeypatch):
+    """PREC-05: the flag kept an old value between micro-batches."""
+    from lerobot.policies.act import ACTPolicy
+
+    real, calls = ACTPolicy.loss, []
+
+    def loss(self, batch):
+        calls.append(1)
+        value, parts = real(self, batch)
+        return value * (float("inf") if len(calls) == 10 else 1.0), parts  # the second of four in update 3
+
+    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    run = train(*FP16, LOW, "accelerator.gradient_accumulation.steps=4", "batch_size=2", "steps=4")
+
+    assert len(calls) == 16
+    assert [row["step"] for row in rows(run) if "train/loss" not in row] == [3]
+    assert rows(run)[-1]["train/skipped_steps"] == 1
+
+
+@pytest.mark.parametrize("mode", ["MEAN_STD", "MIN_MAX"])
+def test_constant_dimensions_train_in_float16_and_come_back_exactly(train, rows, tmp_path, mode):
+    """PREC-13: 0/0 in the statistics; the usual guard of 1e-8 is 0 in float16."""
+    import numpy as np
+
+    from lerobot.checkpoint import load_policy
+    from lerobot.data.writer import DatasetWriter
+
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [3], "names": None},
+        "action": {"dtype": "float32", "shape": [2], "names": None},
+    }
+    random = np.random.default_rng(0)
+    with DatasetWriter(tmp_path / "constant", fps=10, features=features) as writer:
+        for _ in range(3):
+            state, action = random.normal(size=(20, 3)), random.normal(size=(20, 2))
+            state[:, 1], action[:, 0] = 0.3, -0.7
+            writer.add_episode({"observation.state": state.astype("f4"), "action": action.astype("f4")}, "hold")
+    modes = f"policy.normalization_mapping={{VISUAL: {mode}, STATE: {mode}, ENV: {mode}, ACTION: {mode}}}"
+    run = train(*FP16, LOW, f"dataset.root={tmp_path / 'constant'}", modes, "steps=3")
+
+    assert all(row["train/loss"] is not None for row in rows(run) if "train/loss" in row)
+    chunk = load_policy(run).predict_action_chunk({"observation.state": torch.tensor([[0.1, 0.3, -2.0]])})
+    assert chunk.isfinite().all()
+    torch.testing.assert_close(chunk[..., 0], torch.full((1, 8), -0.7), rtol=0, atol=0)

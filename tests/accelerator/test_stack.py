@@ -36,6 +36,7 @@ def switches():
 
 
 def test_jobs_of_one_process_each_get_their_own_precision_in_any_order():
+    """HYD-05: accelerate keeps what the first job asked for."""
     for precisions in (("no", "bf16", "no"), ("bf16", "no", "bf16")):
         for precision in precisions:
             with open_stack(AcceleratorConfig(precision), "cpu", True) as stack:
@@ -44,6 +45,7 @@ def test_jobs_of_one_process_each_get_their_own_precision_in_any_order():
 
 
 def test_variables_of_a_launcher_do_not_win_over_the_config(monkeypatch, caplog):
+    """DIST-10: the saved config was not what ran."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
 
@@ -64,6 +66,7 @@ def test_several_processes_are_refused_rather_than_run_twice(monkeypatch):
 
 @pytest.mark.parametrize(("asked", "read"), [(True, "tf32"), (False, "ieee"), (None, None)])
 def test_tf32_is_set_for_products_convolutions_and_rnns_and_put_back(asked, read):
+    """PREC-14, PREC-15: old and new switches mixed raise; one switch leaves the others as they were."""
     before = switches()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -110,6 +113,7 @@ def test_a_forward_pass_in_another_dtype_than_asked_stops_the_run(train, monkeyp
 
 
 def test_full_precision_enters_no_autocast_and_warns_of_nothing(train):
+    """DEV-06: a float32 autocast warns at every entry and is dropped."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         train("steps=2", "precision=no")
@@ -126,6 +130,7 @@ def test_unused_scaler_settings_are_said(caplog):
 
 
 def test_parameters_below_float32_are_refused_by_name():
+    """PREC-08: the scaler refuses to unscale float16 gradients, hours later."""
     from lerobot.accelerator.precision import check_master_weights
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).half())

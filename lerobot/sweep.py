@@ -43,21 +43,29 @@ def states(folder: Path) -> list[str]:
 
 
 def show(folder: Path) -> None:
-    """Print the jobs: what was typed for each, how it ended, its last numbers, or why it did not run."""
+    """Print the jobs: what differs, how each ended, its last numbers; then why some did not run to their end."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("job", "state", "overrides", *COLUMNS.values(), "why", title=str(folder))
-    for job, state in zip(job_folders(folder), states(folder), strict=True):
+    jobs = job_folders(folder)
+    words = {job: _overrides(job) for job in jobs}
+    shared = set.intersection(*map(set, words.values())) if len(jobs) > 1 else set()
+    table = Table("job", "state", "with", *COLUMNS.values(), title=str(folder), title_justify="left")
+    table.columns[0].no_wrap = True
+    for job, state in zip(jobs, states(folder), strict=True):
         numbers = _last(job)
-        words = [f"{numbers[key]:.4g}" if numbers.get(key) is not None else "" for key in COLUMNS]
-        table.add_row(job.name, state, _overrides(job), *words, read_status(job).get("error") or "")
-    Console(stderr=True).print(table)
+        cells = [f"{numbers[key]:.4g}" if numbers.get(key) is not None else "" for key in COLUMNS]
+        table.add_row(job.name, state, " ".join(word for word in words[job] if word not in shared), *cells)
+    console = Console(stderr=True)
+    console.print(table)
+    for job in jobs:
+        if error := read_status(job).get("error"):
+            console.print(f"{job.name}: {error}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _overrides(job: Path) -> str:
+def _overrides(job: Path) -> list[str]:
     file = job / ".hydra" / "overrides.yaml"
-    return " ".join(OmegaConf.to_container(OmegaConf.load(file))) if file.is_file() else ""  # type: ignore[arg-type]
+    return list(map(str, OmegaConf.load(file))) if file.is_file() else []
 
 
 def _last(job: Path) -> dict[str, Any]:

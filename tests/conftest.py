@@ -48,6 +48,25 @@ def rows():
 
 
 @pytest.fixture
+def spoiled_loss(monkeypatch):
+    """Multiplies the loss of one call by a number that is not finite; returns the list of calls."""
+    from lerobot.policies.act import ACTPolicy
+
+    def spoil(call, factor):
+        real, calls = ACTPolicy.loss, []
+
+        def loss(self, batch):
+            calls.append(1)
+            value, parts = real(self, batch)
+            return value * (factor if len(calls) == call else 1.0), parts
+
+        monkeypatch.setattr(ACTPolicy, "loss", loss)
+        return calls
+
+    return spoil
+
+
+@pytest.fixture
 def fp16_on_cpu(monkeypatch):
     """A machine whose only device is a processor that trains in float16, and accelerate told so.
 

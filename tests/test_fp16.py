@@ -50,18 +50,9 @@ def test_a_scale_that_starts_too_high_calibrates_down_and_each_skip_has_its_row(
 
 
 @pytest.mark.parametrize("fused", ["true", "false"])
-def test_an_overflow_skips_one_update_and_halves_the_scale(train, rows, monkeypatch, fused):
+def test_an_overflow_skips_one_update_and_halves_the_scale(train, rows, spoiled_loss, fused):
     """PREC-04: with a fused optimizer the skip was not noticed."""
-    from lerobot.policies.act import ACTPolicy
-
-    real, calls = ACTPolicy.loss, []
-
-    def loss(self, batch):
-        calls.append(1)
-        value, parts = real(self, batch)
-        return value * (float("inf") if len(calls) == 3 else 1.0), parts
-
-    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    spoiled_loss(call=3, factor=float("inf"))
     run = train(*FP16, f"optimizer.fused={fused}", LOW, "steps=4")
 
     history = rows(run)
@@ -116,17 +107,8 @@ def test_the_learning_rate_follows_the_step_whatever_was_skipped(train, rows):
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_a_bad_gradient_is_skipped_in_other_precisions_if_asked(train, rows, monkeypatch, precision):
-    from lerobot.policies.act import ACTPolicy
-
-    real, calls = ACTPolicy.loss, []
-
-    def loss(self, batch):
-        calls.append(1)
-        value, parts = real(self, batch)
-        return value * (float("nan") if len(calls) == 2 else 1.0), parts
-
-    monkeypatch.setattr(ACTPolicy, "loss", loss)
+def test_a_bad_gradient_is_skipped_in_other_precisions_if_asked(train, rows, spoiled_loss, precision):
+    spoiled_loss(call=2, factor=float("nan"))
     run = train(f"precision={precision}", "accelerator.skip_nonfinite=true", "steps=3")
 
     assert all(weight.isfinite().all() for weight in weights(run).values())
@@ -191,18 +173,9 @@ def test_a_checkpoint_without_scaler_state_resumes_with_a_warning(train, caplog)
     assert "scaler_state.json is not there" in caplog.text
 
 
-def test_an_overflow_in_one_micro_batch_is_one_skip_of_its_update(train, rows, monkeypatch):
+def test_an_overflow_in_one_micro_batch_is_one_skip_of_its_update(train, rows, spoiled_loss):
     """PREC-05: the flag kept an old value between micro-batches."""
-    from lerobot.policies.act import ACTPolicy
-
-    real, calls = ACTPolicy.loss, []
-
-    def loss(self, batch):
-        calls.append(1)
-        value, parts = real(self, batch)
-        return value * (float("inf") if len(calls) == 10 else 1.0), parts  # the second of four in update 3
-
-    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    calls = spoiled_loss(call=10, factor=float("inf"))  # the second of four in update 3
     run = train(*FP16, LOW, "accelerator.gradient_accumulation.steps=4", "batch_size=2", "steps=4")
 
     assert len(calls) == 16

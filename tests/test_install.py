@@ -215,6 +215,14 @@ def test_setup_does_nothing_twice_and_makes_the_environment_anew_for_another_bui
     assert checkout.backend() == "cpu"
 
 
+def test_a_build_that_cannot_be_had_costs_nothing(checkout):
+    checkout.make("setup")
+    said = checkout.make("setup", "BACKEND=cpu", DURING_INSTALL="exit 1", fails=True)
+
+    assert ".venv is what it was" in said
+    assert "up to date" in checkout.make("setup")
+
+
 def test_a_changed_lock_is_installed_by_the_next_target_for_the_same_build(checkout):
     checkout.make("setup", "BACKEND=cpu", FAKE_TORCH="2.15.0+cpu")
     checkout.calls()
@@ -375,10 +383,8 @@ def test_a_stand_in_for_a_vendors_torch_survives_setup_demo_and_tests(tmp_path, 
     if not Path(uv).exists():
         pytest.skip("no uv here")
     checkout, environment = tmp_path / "checkout", tmp_path / "vendor"
-    files = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    for name in files:
+    ours = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(ours, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     make_vendor_environment(environment, "rocm7.9")

@@ -46,7 +46,7 @@ gpu-check: $(if $(ENVIRONMENT),,$(READY)) ## what only a card can show, under 8 
 	@sh scripts/gpu_check.sh '$(or $(ENVIRONMENT),$(PY))' '$(call typed,WHEELS)' $(ARGS)
 
 lock: ## resolve requirements.lock anew, for every platform
-	@uv pip compile --universal --python-version 3.11 --all-extras pyproject.toml --output-file requirements.lock \
+	@uv pip compile --universal --python-version 3.11 --extra metaworld --extra pusht --extra dev pyproject.toml --output-file requirements.lock \
 		--custom-compile-command "make lock" --no-emit-index-url --quiet
 
 interop: $(READY) ## compare checkpoints with LeRobot's: make interop PEER=<python that has lerobot>

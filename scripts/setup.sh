@@ -64,7 +64,7 @@ install_build() {
     install --requirement requirements.lock
   else
     grep -vE "^($family)==" requirements.lock >"$work/lock"
-    install --requirement pyproject.toml --all-extras --constraint "$work/lock" --torch-backend "$build"
+    install --requirement pyproject.toml --extra metaworld --extra pusht --extra dev --constraint "$work/lock" --torch-backend "$build"
     check_build
   fi
   install --no-deps --editable .
@@ -155,7 +155,7 @@ install_around() {
   say "keeping $(tr '\n' ' ' <"$work/keep")of $python"
   "$python" "$here/keep.py" fingerprint >"$work/before"
   grep -vE "^($family|numpy)==" requirements.lock >"$work/lock"
-  install --requirement pyproject.toml --all-extras --constraint "$work/lock" --override "$work/keep"
+  install --requirement pyproject.toml --extra metaworld --extra pusht --extra dev --constraint "$work/lock" --override "$work/keep"
   install --no-deps --editable .
   "$python" "$here/keep.py" check "$work/before"
 }

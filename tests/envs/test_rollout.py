@@ -209,7 +209,7 @@ def test_the_first_episodes_become_videos(roll, tmp_path, videos):
     with av.open(str(result.videos[0])) as container:
         stream = container.streams.video[0]
         pictures = [frame.to_ndarray(format="gray").mean() for frame in container.decode(stream)]
-    assert stream.average_rate == 20
+        assert stream.average_rate == 20
     # The simulator runs at 40 Hz, so every second step is shown, and the last.
     assert len(pictures) == math.ceil(result.episodes[0].length / 2) + 1
 

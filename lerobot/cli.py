@@ -167,6 +167,11 @@ def _option(group: str, word: str) -> str:
     return name
 
 
+def unquote(value: str) -> str:
+    """The text that a quoted value stands for."""
+    return value[1:-1].replace("\\'", "'") if len(value) > 1 and value[0] == value[-1] == "'" else value
+
+
 def quote(key: str, value: str) -> str:
     """`value` in Hydra's grammar: as it is where Hydra can read it, else as JSON or Python, else as a string."""
     try:

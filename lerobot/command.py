@@ -1,5 +1,6 @@
 """Runs a command: Hydra composes, the task works, and whatever goes wrong leaves as one sentence and a status."""
 
+import copy
 import importlib
 import importlib.metadata
 import logging
@@ -18,18 +19,20 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lerobot import sweep
-from lerobot.cli import Line, translate
+from lerobot.claim import OccupiedError, make_folder, refuse_occupied
+from lerobot.cli import Line, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
-from lerobot.status import write_status
+from lerobot.status import STATUS_FILE, write_status
 from lerobot.stored import check_resumed, rebase, register_schemas
 
 log = logging.getLogger(__name__)
 
-DONE, FAILED, REFUSED, STOPPED = 0, 1, 2, 75
+DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:
@@ -58,14 +61,22 @@ def _place(line: Line) -> None:
     """Turn output_dir into Hydra's own folder setting, and refuse a folder that holds a run."""
     setting = "hydra.sweep.dir" if line.is_multirun else "hydra.run.dir"
     folder, typed = line.take("output_dir"), line.get(setting)
+    if line.is_multirun and line.only_looks:
+        raise ConfigError("--cfg, --info and --help show one job: leave out -m")
     if folder is None:
         return
     if typed is not None and typed != folder:
         raise ConfigError(f"output_dir={folder} and {setting}={typed} name two folders: type one of them")
+    plain = Path(unquote(folder))
+    if not unquote(folder).strip():
+        raise ConfigError("output_dir= names no folder: type one, or leave it out for a new one in outputs/")
     line.put(setting, folder)
-    plain = Path(folder.strip("'"))
-    if not line.is_multirun and not line.only_looks and (plain / "status.json").exists():
-        raise ConfigError(f"output_dir={folder} holds a run: type resume={folder} to go on with it, or another folder")
+    if line.only_looks:
+        return
+    refuse_occupied(plain)
+    if line.is_multirun and list(plain.glob(f"*/{STATUS_FILE}")):
+        raise ConfigError(f"output_dir={folder} holds a sweep: type another folder")
+    make_folder(plain)
 
 
 def _new_folder(path: str) -> str:
@@ -76,6 +87,8 @@ def _new_folder(path: str) -> str:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made ({error.strerror}): type output_dir=<folder>") from error
         return str(folder)
     raise ConfigError(f"{path} and its 10,000 successors exist: clean up outputs/")
 
@@ -84,7 +97,7 @@ def compose(command: str, overrides: Sequence[str] = ()) -> Any:
     """The typed config that `lerobot-<command> <overrides>` would run, for a notebook or a test."""
     with _composing(command):
         line, name = _prepare(command, overrides)
-        folder = (line.take("hydra.run.dir") or "").strip("'") or None
+        folder = unquote(line.take("hydra.run.dir") or "") or None
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             config = _checked(command, hydra.compose(name, line.overrides()))
     if folder is not None:
@@ -97,7 +110,7 @@ def _composing(command: str) -> Iterator[None]:
     """Hydra's and OmegaConf's many exceptions become one `ConfigError`."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         if not _is_refusal(error):
             raise
         raise ConfigError(sentence(error, command)) from error
@@ -113,10 +126,13 @@ def main(command: str, work: Callable[[Any], str]) -> None:
     with _full_errors() as wants_traceback:
         try:
             raise SystemExit(_run(command, work))
+        except KeyboardInterrupt:  # before a run could catch it, or the second one
+            print("error: interrupted", file=sys.stderr)  # noqa: T201
+            raise SystemExit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(DONE) from None
-        except (ConfigError, RunError, HydraException, OmegaConfBaseException, ValueError) as error:
+        except (ConfigError, RunError, HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             if wants_traceback or not (isinstance(error, RunError) or _is_refusal(error)):
                 raise
             print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
@@ -137,7 +153,7 @@ def _full_errors() -> Iterator[bool]:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether the user can do something about it. A bool in a defaults list makes Hydra raise a plain ValueError."""
-    own = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException))
+    own = isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, YAMLError))
     return own or "in defaults" in str(error) or "Config group override" in str(error)
 
 
@@ -177,7 +193,10 @@ def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]
         return work(config)
     except (ConfigError, OmegaConfBaseException) as error:
         said = sentence(error, command)
-        write_status(folder, state="refused", error=said)
+        if (
+            not isinstance(error, OccupiedError) and not (folder / STATUS_FILE).exists()
+        ):  # what became of a run that is there already stays as it is
+            write_status(folder, state="refused", error=said)
         if HydraConfig.get().mode == RunMode.RUN:
             raise
         log.error("%s refused: %s", folder.name, said)
@@ -201,8 +220,10 @@ def exit_status(states: Sequence[str]) -> int:
 def run(config: Any) -> Path:
     """Do what the command of `config` does, in `config.output_dir` or a new folder; return the folder."""
     command = next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
+    config = copy.deepcopy(config)
     if config.output_dir is None:
-        config.output_dir = _new_folder(f"outputs/{command}/{time.strftime('%Y-%m-%d/%H-%M-%S')}_{config.job_name}")
-    work = importlib.import_module(f"lerobot.{command}").work
-    work(config)
+        parent = "recordings" if command == "demos" else command
+        name = f"_{config.job_name}" if config.job_name else ""
+        config.output_dir = _new_folder(f"outputs/{parent}/{time.strftime('%Y-%m-%d/%H-%M-%S')}{name}")
+    importlib.import_module(f"lerobot.{command}").work(config)
     return Path(config.output_dir)

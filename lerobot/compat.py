@@ -95,6 +95,8 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
         "type the optimizer.* and scheduler.* that you want, they win over presets",
     ),
     (r"save_checkpoint_to_hub", ("false",), _HUB),
+    (r"scheduler\.name", ("cosine",), "type scheduler=cosine or scheduler=constant"),
+    (r"image_transforms", _NULL, "image augmentation is not built yet, leave it out"),
     (r"reward_model(\..*)?", _NULL, "reward models are not built, leave it out"),
     (r"peft(\..*)?", _NULL, "adapters are not built, leave it out"),
     (r"policy\.use_peft", ("false",), "adapters are not built, leave it out"),

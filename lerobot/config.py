@@ -192,6 +192,10 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ConfigError(f"{name}={value}: type {smallest} or more")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed={self.seed}: type less than 2**63")
+        if self.interrupt_after is not None and self.interrupt_after >= self.steps:
+            raise ConfigError(f"interrupt_after={self.interrupt_after} never comes: type less than steps={self.steps}")
 
 
 @dataclass

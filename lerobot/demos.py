@@ -1,6 +1,7 @@
 """lerobot-demos: records a simulator's scripted expert as a LeRobotDataset v3.0."""
 
 import logging
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from lerobot.errors import ConfigError
 from lerobot.schedule import due
 
 if TYPE_CHECKING:
+    from lerobot.claim import claimed
     from lerobot.envs.record import Recorded
 
 log = logging.getLogger(__name__)
@@ -27,15 +29,15 @@ def work(config: DemosRunConfig) -> str:
 
     root = Path(config.dataset.root).expanduser()
     plan = Plan(config.dataset.num_episodes, config.seed, config.action_noise, tuple(config.cameras), config.image_size)
-    with running(Path(config.output_dir or "")) as final, stop_on_signals() as stop:
+    run_dir = Path(config.output_dir or "")
+    with claimed(run_dir, goes_on=False), running(run_dir) as final, stop_on_signals() as stop:
         recorded = record(config.env, root, plan, should_stop=stop, on_episode=_say)
         log.info(
             "%s: %d episodes, %d frames, %d attempts that the expert did not solve are left out",
             root, recorded.episodes, recorded.frames, recorded.attempts - recorded.episodes,
         )  # fmt: skip
-        log.info(
-            "train on it: lerobot-train dataset.root=%s env.task=%s env=%s", root, config.env.task, config.env.type
-        )
+        words = f"dataset.root={root}", f"env={config.env.type}", f"env.task={','.join(config.env.tasks)}"
+        log.info("train on it: lerobot-train %s", shlex.join(words))
         final.state = "stopped" if recorded.stopped else "done"
     return final.state
 

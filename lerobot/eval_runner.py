@@ -7,6 +7,7 @@ from pathlib import Path
 from lerobot.accelerator.precision import check_observed, observed_dtypes
 from lerobot.accelerator.stack import open_stack
 from lerobot.checkpoint.pretrained import load_policy
+from lerobot.claim import claimed
 from lerobot.config import EvalRunConfig, to_plain
 from lerobot.evaluation import report, roll
 from lerobot.facts import versions
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
     """Roll `config.policy` out in `config.env`; return the final state of `status.json`."""
-    with running(run_dir) as final, stop_on_signals() as stop, ExitStack() as opened:
+    with claimed(run_dir, goes_on=False), running(run_dir) as final, stop_on_signals() as stop, ExitStack() as opened:
         stack = opened.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
         path = config.policy.pretrained_path
         policy = load_policy(path, stack.device.torch_device, config=config.policy)

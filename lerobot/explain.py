@@ -25,14 +25,19 @@ def sentence(error: Exception, command: str) -> str:
         return " ".join(str(error).split())
     text = str(error)
     if match := re.search(r"Could not override '([^']+)'", text):
-        return _unknown_key(match[1], command)
+        return _unknown_key(match[1], command) or _wrong_value(error)
     if match := re.search(r"Could not find '(.+)/([^'/]+)'\s+Available options in '[^']+':\n((?:\t.*\n?)*)", text):
         options = [option for option in match[3].split() if not option.startswith("_")]
         near = (difflib.get_close_matches(match[2], options, 1) or options)[0]
         return f"{match[1]}={match[2]} is no option: type {match[1]}={near} (there are {', '.join(options)})"
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
-        key = match[1].partition("=")[0]
-        return f"{match[1]} holds several values: add -m to sweep over them, or type {key}=[...] for a list"
+        key, _, value = match[1].partition("=")
+        if key in ("dataset.episodes", "cameras", "eval.baselines"):
+            return f"{match[1]} holds several values: type {key}=[{value}] for a list, or add -m to sweep over them"
+        quoted = f"{key}=\\'{value}\\'"
+        return f"{match[1]} holds several values: add -m to sweep over them, or quote a text with commas: {quoted}"
+    if match := re.search(r"Config group override must be a string or a list. Got (\w+)", text):
+        return f"a group names one of its options, not a {match[1]}: --help lists them"
     if "Unsupported item value in defaults" in text:
         return f'{text.splitlines()[0]}: quote words such as "no", "on" and "true" in a defaults list'
     return _wrong_value(error)
@@ -55,6 +60,8 @@ def _unknown_key(key: str, command: str) -> str:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         keys |= set(_keys(OmegaConf.to_container(hydra.compose(command), resolve=False)))
+    if key.lstrip("+~") in keys:  # it is there, and what was typed below it does not fit
+        return ""
     near = difflib.get_close_matches(key.lstrip("+~"), sorted(keys), 1, cutoff=0.5)
     return f"there is no key '{key}': " + (f"type {near[0]}=..." if near else "--help lists the keys")
 

@@ -1,6 +1,7 @@
 """Finds the dataset of a run, or records it first, and makes the policy that fits it."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,29 @@ IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 
 def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
-    """The dataset's folder; recorded now if it is absent and `config.demos` says how."""
-    root = config.dataset.folder()
-    if root.exists() or config.demos is None:
+    """The dataset's folder; recorded now if it is absent and `config.demos` says how.
+
+    A recording that was stopped is not kept: the next run would take it for the whole.
+    """
+    root, demos = config.dataset.folder(), config.demos
+    if demos is None:
         return root
     if config.env is None:
         raise ConfigError("demos records in a simulator and env is none: add env=metaworld")
-    log.info("recording %d demonstrations in %s", config.demos.num_episodes, root)
-    demos = config.demos
+    wanted = demos.num_episodes * len(config.env.tasks)
+    if root.exists():
+        found = load_meta(root).num_episodes
+        if found < wanted:
+            raise ConfigError(
+                f"{root} holds {found} of {wanted} episodes: remove it to record it anew, or type "
+                f"demos.num_episodes={max(1, found // len(config.env.tasks))}"
+            )
+        return root
+    log.info("recording %d demonstrations in %s", wanted, root)
     plan = Plan(demos.num_episodes, seed=demos.seed, action_noise=demos.action_noise)
     recorded = record(config.env, root, plan, should_stop=should_stop)
+    if recorded.stopped:
+        shutil.rmtree(root, ignore_errors=True)
     log.info("recorded %d episodes, %d frames", recorded.episodes, recorded.frames)
     return root
 
@@ -41,6 +55,9 @@ def policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tu
     """The policy with fresh or stored weights, and the frames that it reads; `resumed` is a step folder."""
     renames: dict[str, str] = config.rename_map or {}
     meta = load_meta(root)
+    if absent := sorted(renames.keys() - meta.features.keys()):
+        there = ", ".join(sorted(meta.features))
+        raise ConfigError(f"rename_map names {', '.join(absent)}, which {root} does not have: type one of {there}")
     inputs, outputs = policy_features(meta.features)
     settings = config.policy
     settings.input_features = settings.input_features or {renames.get(k, k): feature for k, feature in inputs.items()}

@@ -12,12 +12,14 @@ import torch
 from lerobot import loop
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, Update, open_stack
-from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, find_pretrained, read_json
+from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, WEIGHTS_FILE, find_pretrained, read_json
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
+from lerobot.claim import claimed
 from lerobot.config import TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
 from lerobot.data.reader import LeRobotDataset
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
+from lerobot.envs.scope import preserved_rng
 from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator
 from lerobot.facts import versions
@@ -122,12 +124,22 @@ class Training:
         if not self.config.save_checkpoint:
             return
         started = time.perf_counter()
+        self._refuse_nonfinite(step)
         skipped, consecutive = self.window.totals()
         progress = Progress(step, skipped, consecutive, 1, self.config.batch_size)
         scaler = self.stack.scaler if self.stack.has_scale else None
         folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
         self.tracker.checkpoint(step, folder)
         self._logged_at += time.perf_counter() - started  # no part of a step
+
+    def _refuse_nonfinite(self, step: int) -> None:
+        """Never write weights that nothing can be done with: the checkpoint before stays the newest."""
+        bad = [name for name, value in self.policy.named_parameters() if not bool(value.isfinite().all())]
+        if bad:
+            raise RunError(
+                f"the weights are not finite at step {step} ({', '.join(bad[:3])}), nothing is saved: "
+                "lower policy.optimizer_lr, or add accelerator.skip_nonfinite=true"
+            )
 
     def evaluate(self, step: int) -> None:
         """See `loop.Training`."""
@@ -180,33 +192,42 @@ class Training:
 def train(config: TrainConfig) -> str:
     """Train what `config` asks for in `config.output_dir`; return the final state of `status.json`."""
     run_dir = Path(config.output_dir or "")
-    with running(run_dir, steps=config.steps) as final, stop_on_signals() as stop:
-        if config.interrupt_after is not None and config.resume is None:
-            _train_part(config, run_dir, stop, until=config.interrupt_after)
+    goes_on = config.resume is not None
+    with claimed(run_dir, goes_on=goes_on), running(run_dir, steps=config.steps) as final, stop_on_signals() as stop:
+        root = find_dataset(config, stop)
+        if stop():
+            final.state = "stopped"
+            return final.state
+        if config.interrupt_after is not None and not goes_on:
+            _train_part(config, root, run_dir, stop, until=config.interrupt_after)
             config.resume = str(find_pretrained(run_dir).parent)
-            log.info("going on from %s", config.resume)
-        final.step = _train_part(config, run_dir, stop, until=config.steps)
-        final.state = "stopped" if stop() else "done"
-        close(config, run_dir)
+        final.step = _train_part(config, root, run_dir, stop, until=config.steps)
+        final.state = "done" if final.step >= config.steps and not _cut_short(config, stop) else "stopped"
+        close(config, run_dir, final)
     return final.state
 
 
-def _train_part(config: TrainConfig, run_dir: Path, stop: Stop, until: int) -> int:
+def _cut_short(config: TrainConfig, stop: Stop) -> bool:
+    """Whether a signal left an evaluation undone."""
+    return stop() and config.env is not None
+
+
+def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, until: int) -> int:
     """Train up to update `until`; return the step it stands at."""
     with ExitStack() as stack:
-        training = _open(config, run_dir, stop, stack)
+        training = _open(config, root, run_dir, stop, stack)
         training.until = until
         if training.step >= config.steps:
             log.info("the run stands at step %d of %d already: type steps=<more> to go on", training.step, config.steps)
-        if loop.run(training, config):
+        elif loop.run(training, config):
             training.evaluator.finish(training.policy, training.step, training.tracker, stop)
         return training.step
 
 
-def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> Training:
+def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, stack: ExitStack) -> Training:
     accelerator = stack.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
+    stack.enter_context(preserved_rng(accelerator.device.torch_device))
     seed_run(config.seed)
-    dataset_root = find_dataset(config, stop)
     resumed = Path(config.resume) if config.resume else None
     policy, dataset = policy_and_data(config, dataset_root, resumed)
     evaluator = make_evaluator(
@@ -223,7 +244,7 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
         progress, warning = load_checkpoint(resumed, optimizer, scaler, config.accelerator.grad_scaler)
         if warning:
             log.warning(warning)
-        _say_changes(config, resumed)
+        _say_resumed(config, resumed, progress.step)
     count = config.accelerator.gradient_accumulation.steps
     batches = stack.enter_context(
         open_loader(
@@ -247,8 +268,7 @@ def _open(config: TrainConfig, run_dir: Path, stop: Stop, stack: ExitStack) -> T
         )
     )
     config.wandb.run_id = tracker.run_id
-    if config.policy.repo_id:
-        log.info("policy.repo_id=%s: nothing is uploaded, `hf upload` takes a checkpoint there", config.policy.repo_id)
+    _say_no_upload(config.policy)
     window = Window(
         config.log_freq or config.steps,
         skipped_steps=progress.skipped_steps,
@@ -267,8 +287,19 @@ def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:
     return WORKERS_WITH_CAMERA if set(dataset.keys) & set(dataset.meta.camera_keys) else 0
 
 
-def _say_changes(config: TrainConfig, resumed: Path) -> None:
-    """Name every setting in which this part of the run differs from the one before."""
+def _say_resumed(config: TrainConfig, resumed: Path, step: int) -> None:
+    """Say where the run goes on, what was passed over, and in which settings it differs from the part before."""
+    log.info("going on after step %d from %s", step, resumed)
+    newer = [other for other in resumed.parent.glob("*") if other.name.isdigit() and int(other.name) > step]
+    if torn := [other.name for other in newer if not (other / PRETRAINED_FOLDER / WEIGHTS_FILE).is_file()]:
+        log.warning("%s: not whole, passed over", ", ".join(sorted(torn)))
     stored = read_json(resumed / PRETRAINED_FOLDER / TRAIN_CONFIG_FILE)
     for key, (old, new) in changes(stored, config).items():
         log.info("changed on resume: %s=%s, was %s", key, new, old)
+
+
+def _say_no_upload(policy: Any) -> None:
+    named = [name for name in ("repo_id", "private", "tags", "license") if getattr(policy, name) is not None]
+    if named:
+        words = ", ".join(f"policy.{name}" for name in named)
+        log.info("%s: nothing is uploaded without policy.push_to_hub=true; `hf upload` takes a checkpoint there", words)

@@ -5,17 +5,29 @@ policy config in place of `conf/policy/<type>.yaml`. What is typed then applies 
 """
 
 import dataclasses
-import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.utils import get_class
 
 from lerobot.checkpoint import paths
-from lerobot.cli import Line, grammar, translate
-from lerobot.config import OPEN_GROUPS, SCHEMAS, differences, to_plain
+from lerobot.cli import Line, grammar, translate, unquote
+from lerobot.config import (
+    OPEN_GROUPS,
+    SCHEMAS,
+    AcceleratorConfig,
+    EvalConfig,
+    TrainConfig,
+    differences,
+    to_plain,
+)
 from lerobot.errors import ConfigError
+from lerobot.tracking.config import WandbConfig
+
+log = logging.getLogger(__name__)
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 _NOT_OURS = (
@@ -42,17 +54,18 @@ def rebase(command: str, line: Line) -> str:
                 _go_on(step_folder, line)  # with the words of the first time, which `check_resumed` compares
         elif (step_folder := _resumed(resume, config_path, line)) is not None:
             stored = _read(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
+            if not _is_ours(stored):
+                weights = step_folder / paths.PRETRAINED_FOLDER
+                raise ConfigError(f"{step_folder} is LeRobot's own: start a new run with policy.path={weights}")
             _go_on(step_folder, line)
             name = _store("resumed", stored, line)
         elif config_path is not None:
-            name = _rerun(_unquote(config_path), line)
+            name = _rerun(unquote(config_path), line)
+    elif line.take("config_path") is not None:
+        raise ConfigError(f"lerobot-{command} takes no config_path: type policy.path=<run> and env=<simulator>")
     if (path := line.take("policy.path")) is not None:
         _use_policy(path, line)
     return name
-
-
-def _unquote(value: str) -> str:
-    return value[1:-1].replace("\\'", "'") if len(value) > 1 and value[0] == value[-1] == "'" else value
 
 
 def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | None:
@@ -65,9 +78,9 @@ def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | 
         if config_path is None:
             raise ConfigError("resume=true does not say which run: type resume=<run folder>")
         resume = config_path
-    if line.only_looks and not Path(_unquote(resume)).exists():
+    if line.only_looks and not Path(unquote(resume)).exists():
         return None
-    return _step_folder(_unquote(resume))
+    return _step_folder(unquote(resume))
 
 
 def _newest(line: Line) -> Path | None:
@@ -75,7 +88,7 @@ def _newest(line: Line) -> Path | None:
     folder = line.get("output_dir")
     if folder is None or line.is_multirun:
         raise ConfigError("resume=auto goes on in output_dir: type output_dir=<folder> too, and no -m")
-    run = Path(_unquote(folder))
+    run = Path(unquote(folder))
     return _step_folder(str(run)) if (run / paths.CHECKPOINTS_FOLDER / paths.LAST).exists() else None
 
 
@@ -91,8 +104,8 @@ def _step_folder(path: str) -> Path:
 def _go_on(step_folder: Path, line: Line) -> None:
     """Point `line` at the folder of the run that goes on."""
     run = step_folder.parent.parent
-    asked = line.take("output_dir")
-    if asked is not None and Path(_unquote(asked)).resolve() != run.resolve():
+    asked = line.take("output_dir") or line.take("hydra.run.dir")
+    if asked is not None and Path(unquote(asked)).resolve() != run.resolve():
         raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
     if (rate := line.get("policy.optimizer_lr")) is not None:
         line.put("optimizer.lr", rate)  # the stored one is a number, not the policy's preset
@@ -133,7 +146,7 @@ def _rerun(path: str, line: Line) -> str:
     if not file.is_file():
         file = paths.find_pretrained(path) / CONFIG_FILE
     stored = _read(file)
-    if "_target_" not in (stored.get("policy") or {}):  # written by LeRobot: its words, read as if typed first
+    if not _is_ours(stored):  # written by LeRobot: its words, read as if typed first
         typed = line.words
         line.words = translate([f"{key}={value}" for key, value in _flat(stored)]).words
         for prefix, key, value in typed:
@@ -143,12 +156,37 @@ def _rerun(path: str, line: Line) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{file} cannot be read as a run's config ({error}): name a run, or its {CONFIG_FILE}"
-        ) from error
+    stored = paths.read_json(file)
+    if not isinstance(stored.get("policy"), dict):
+        raise ConfigError(f"{file} holds no run's config: name a run, or its {CONFIG_FILE}")
+    return _known(stored, file) if _is_ours(stored) else stored
+
+
+def _is_ours(stored: dict[str, Any]) -> bool:
+    return "_target_" in stored["policy"]
+
+
+def _known(stored: dict[str, Any], file: Path) -> dict[str, Any]:
+    """`stored` without the keys that this version does not have, which are named."""
+    kept, unknown = {}, []
+    for key, value in stored.items():
+        if key not in {field.name for field in dataclasses.fields(TrainConfig)}:
+            unknown.append(key)
+        elif isinstance(value, dict) and (fields := _fields(key, value)):
+            unknown += [f"{key}.{name}" for name in value if name not in fields]
+            kept[key] = {name: item for name, item in value.items() if name in fields}
+        else:
+            kept[key] = value
+    if unknown:
+        log.warning("%s: unknown keys have no effect: %s", file, ", ".join(unknown))
+    return kept
+
+
+def _fields(key: str, value: dict[str, Any]) -> set[str]:
+    """The keys that a node may have; empty where it is free."""
+    closed = {"accelerator": AcceleratorConfig, "eval": EvalConfig, "wandb": WandbConfig}
+    cls = get_class(value["_target_"]) if "_target_" in value else closed.get(key)
+    return set() if cls is None else {"_target_", *(field.name for field in dataclasses.fields(cls))}
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -188,7 +226,7 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
 def _use_policy(value: str, line: Line) -> None:
     """Make each checkpoint in `value` (a sweep has several) an option of the policy group."""
     options = []
-    for number, path in enumerate(_unquote(value).split(",") if line.is_multirun else [_unquote(value)]):
+    for number, path in enumerate(unquote(value).split(",") if line.is_multirun else [unquote(value)]):
         if line.only_looks and not Path(path).exists():
             line.put("policy.pretrained_path", grammar(path))
             return
@@ -198,8 +236,8 @@ def _use_policy(value: str, line: Line) -> None:
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
         options.append(f"_from_checkpoint_{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)
-    if line.get("policy") is not None:
-        line.take("policy")
+    if (choice := line.take("policy")) is not None and choice != "act":  # LeRobot's users type the type too
+        raise ConfigError(f"policy={choice} and policy.path={value} name two policies: leave one out")
     line.put("policy", ",".join(options))
 
 

@@ -8,7 +8,7 @@ import torch
 from runs import DATA, TINY, losses, weights
 
 import lerobot
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 
 DATASETS = sorted(path.name for path in DATA.iterdir() if (path / "meta").is_dir())
 
@@ -178,18 +178,93 @@ def test_first_weights_come_from_a_checkpoint_of_the_neighbour(train, rows):
     )  # 0.71 on the golden batch after the neighbour's 50 updates; fresh weights: above 1
 
 
-def test_a_weight_that_is_not_finite_shows_in_the_row_and_stops_nothing_silently(train, rows, monkeypatch):
-    from lerobot.policies.act import ACTPolicy
+def test_weights_that_are_not_finite_are_never_saved(train, rows, spoiled_loss, tmp_path):
+    """PREC-07: the run went on doing nothing, and its last checkpoint was useless."""
+    spoiled_loss(call=4, factor=float("nan"))
 
-    real = ACTPolicy.loss
-    monkeypatch.setattr(
-        ACTPolicy, "loss", lambda self, batch: (real(self, batch)[0] * float("nan"), real(self, batch)[1])
-    )
+    with pytest.raises(RunError, match="the weights are not finite at step 4"):
+        train("steps=6", "save_freq=2")
 
-    run = train("steps=2")
+    assert [row.get("train/nonfinite_steps") for row in rows(tmp_path / "run")] == [None, None, None, 1]
+    assert rows(tmp_path / "run")[-1]["train/loss"] is None
+    assert (tmp_path / "run" / "checkpoints" / "last").resolve().name == "000002"
 
-    assert [row["train/nonfinite_steps"] for row in rows(run)] == [1, 1]
-    assert all(row["train/loss"] is None for row in rows(run))
+
+def test_a_folder_belongs_to_one_process(train, tmp_path):
+    """HYD-11: two runs wrote into one folder."""
+    from filelock import FileLock
+
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ConfigError, match="in use by another process"):
+        train("steps=1")
+    assert not (tmp_path / "run" / "status.json").exists()
+
+
+def test_running_a_config_twice_makes_two_runs():
+    config = lerobot.compose("train", [*TINY, "steps=1"])
+
+    first, second = lerobot.run(config), lerobot.run(config)
+
+    assert first != second
+    assert config.output_dir is None
+
+
+def test_a_refused_resume_leaves_the_runs_status_as_it_was(train, monkeypatch):
+    from lerobot.command import main
+    from lerobot.train import work
+
+    run = train("steps=1")
+    before = (run / "status.json").read_text()
+    monkeypatch.setattr("sys.argv", ["lerobot-train", f"resume={run}", "policy.dim_model=64"])
+    with pytest.raises(SystemExit) as left:
+        main("train", work)
+
+    assert left.value.code == 2
+    assert (run / "status.json").read_text() == before
+
+
+def test_the_random_state_of_the_caller_is_as_before(train):
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    train("steps=1")
+
+    assert torch.rand(1) == expected
+
+
+def test_a_stopped_recording_is_not_taken_for_the_whole(monkeypatch, tmp_path):
+    words = [
+        "experiment=demo",
+        "demos.num_episodes=3",
+        "steps=1",
+        "eval.n_episodes=1",
+        "eval.baselines=[]",
+        "eval.videos=0",
+    ]
+    words += ["wandb=disabled", "picture=false", "device=cpu", "env.episode_length=150"]
+    from lerobot.data.writer import DatasetWriter
+
+    real = DatasetWriter.add_episode
+
+    def add_and_signal(self, *args, **kwargs):
+        import signal
+
+        real(self, *args, **kwargs)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(DatasetWriter, "add_episode", add_and_signal)
+    run = lerobot.run(lerobot.compose("train", words))
+
+    assert json.loads((run / "status.json").read_text())["state"] == "stopped"
+    assert not (tmp_path / "outputs" / "demos" / "push-v3").exists()
+    assert not (run / "checkpoints").exists()
+
+
+def test_a_recording_with_too_few_episodes_is_refused():
+    words = ["experiment=demo", f"dataset.root={DATA / 'metaworld_push_state'}", "wandb=disabled", "device=cpu"]
+
+    with pytest.raises(ConfigError, match=r"holds 30 of 60 episodes.*demos\.num_episodes=30"):
+        lerobot.run(lerobot.compose("train", words))
 
 
 def test_waiting_for_data_is_said_once(train, monkeypatch, caplog):

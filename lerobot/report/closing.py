@@ -8,6 +8,7 @@ from pathlib import Path
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER
 from lerobot.config import TrainConfig
 from lerobot.report.plot import plot_run
+from lerobot.status import Final
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +16,7 @@ PICTURE_FILE = "report.png"
 BASELINES_FILE = "baselines.json"
 
 
-def close(config: TrainConfig, run_dir: Path) -> None:
+def close(config: TrainConfig, run_dir: Path, final: Final) -> None:
     """Draw the run if it is to be drawn, and say where it is and how to go on with it."""
     log.info("run: %s", run_dir)
     if config.picture:
@@ -26,12 +27,14 @@ def close(config: TrainConfig, run_dir: Path) -> None:
     if not (run_dir / CHECKPOINTS_FOLDER).exists():
         return
     path = shlex.quote(str(run_dir))
-    if config.env is not None:
+    if final.state == "stopped":
+        log.info("go on with it: lerobot-train resume=%s", path)
+    elif config.env is not None:
         env = config.env
         words = f"env={env.type} env.task={','.join(env.tasks)} env.episode_length={env.episode_length}"
         log.info("evaluate it again: lerobot-eval policy.path=%s %s", path, words)
     else:
-        log.info("go on with it: lerobot-train resume=%s steps=%d", path, 2 * config.steps)
+        log.info("train it longer: lerobot-train resume=%s steps=%d", path, 2 * (final.step or config.steps))
     if config.demos is not None:
         log.info("train on your own demonstrations: lerobot-train dataset.root=<folder of a LeRobotDataset v3.0>")
 

@@ -1,0 +1,51 @@
+"""A run's folder belongs to one process at a time, and a finished run is not trained over."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lerobot.errors import ConfigError
+from lerobot.status import STATUS_FILE
+
+LOCK_FILE = ".lock"
+
+
+class OccupiedError(ConfigError):
+    """A folder that another run has. Nothing is written into it."""
+
+
+def refuse_occupied(folder: Path) -> None:
+    """Refuse a folder that holds a run already."""
+    if (folder / STATUS_FILE).exists():
+        raise OccupiedError(f"{folder} holds a run: type resume={folder} to go on with it, or another output_dir")
+
+
+@contextmanager
+def claimed(folder: Path, *, goes_on: bool) -> Iterator[None]:
+    """Hold `folder` until exit; the system lets go of it when the process dies.
+
+    `goes_on` says that the run in it is to be continued; otherwise one that is there is refused.
+    """
+    make_folder(folder)
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise OccupiedError(f"{folder} is in use by another process: wait, or type another output_dir") from None
+    try:
+        if not goes_on:
+            refuse_occupied(folder)
+        yield
+    finally:
+        lock.release()
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` unless it is there, and refuse one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK_FILE).touch()
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written to ({error.strerror}): type another output_dir") from error

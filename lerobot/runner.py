@@ -2,7 +2,7 @@
 
 import logging
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -230,55 +230,51 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     seed_run(config.seed)
     resumed = Path(config.resume) if config.resume else None
     policy, dataset = policy_and_data(config, dataset_root, resumed)
-    evaluator = make_evaluator(
-        config, policy, dataset, run_dir
-    )  # refuses a camera that nothing can draw, before step 1
+    evaluator = make_evaluator(config, policy, dataset, run_dir)  # refuses before step 1 what it could not do later
     check_master_weights(policy)
     model = accelerator.prepare(policy)
     config.optimizer.fused = accelerator.fuses(config.optimizer.fused)
     optimizer = config.optimizer.build(policy.parameter_groups())
     base_lrs = [group["lr"] for group in optimizer.param_groups]
-    progress = Progress()
-    if resumed is not None:
-        scaler = accelerator.scaler if accelerator.has_scale else None
-        progress, warning = load_checkpoint(resumed, optimizer, scaler, config.accelerator.grad_scaler)
-        if warning:
-            log.warning(warning)
-        _say_resumed(config, resumed, progress.step)
-    count = config.accelerator.gradient_accumulation.steps
-    batches = stack.enter_context(
-        open_loader(
-            dataset,
-            Sampler(len(dataset), config.batch_size, config.seed),
-            start=progress.step * count,
-            num_workers=_num_workers(config, dataset),
-            prefetch_factor=config.prefetch_factor,
-            pin_memory=accelerator.pins_memory,
-        )
-    )
+    progress = Progress() if resumed is None else _restore(config, resumed, optimizer, accelerator)
+    batches = stack.enter_context(_batches(config, dataset, accelerator, progress.step))
     facts = {**accelerator.facts(), **versions()}
+    charts = replace(config.wandb, name=config.wandb.name or config.job_name)
+    plain, start = to_plain(config), progress.step
     tracker = stack.enter_context(
-        open_tracker(
-            run_dir,
-            replace(config.wandb, name=config.wandb.name or config.job_name),
-            steps=config.steps,
-            start_step=progress.step,
-            config=to_plain(config),
-            facts=facts,
-        )
+        open_tracker(run_dir, charts, steps=config.steps, start_step=start, config=plain, facts=facts)
     )
     config.wandb.run_id = tracker.run_id
     _say_no_upload(config.policy)
-    window = Window(
-        config.log_freq or config.steps,
-        skipped_steps=progress.skipped_steps,
-        consecutive_skips=progress.consecutive_skips,
-    )
+    size, skipped, in_a_row = max(config.log_freq, 0) or config.steps, progress.skipped_steps, progress.consecutive_skips
+    window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
     policy.train()
     return Training(
         config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, evaluator, stop, facts,
-        step=progress.step, base_lrs=base_lrs, _logged_step=progress.step,
+        step=start, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
+
+
+def _restore(config: TrainConfig, resumed: Path, optimizer: torch.optim.Optimizer, stack: Stack) -> Progress:
+    """Give optimizer and scaler what they had at the checkpoint; return where the run stood."""
+    scaler = stack.scaler if stack.has_scale else None
+    progress, warning = load_checkpoint(resumed, optimizer, scaler, config.accelerator.grad_scaler)
+    if warning:
+        log.warning(warning)
+    _say_resumed(config, resumed, progress.step)
+    return progress
+
+
+def _batches(config: TrainConfig, dataset: LeRobotDataset, stack: Stack, step: int) -> AbstractContextManager[Any]:
+    """The micro-batches from the one after update `step` on."""
+    return open_loader(
+        dataset,
+        Sampler(len(dataset), config.batch_size, config.seed),
+        start=step * config.accelerator.gradient_accumulation.steps,
+        num_workers=_num_workers(config, dataset),
+        prefetch_factor=config.prefetch_factor,
+        pin_memory=stack.pins_memory,
+    )
 
 
 def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:

@@ -293,6 +293,9 @@ def _open(name: str, node: dict[str, Any] | None) -> Any:
         raise ConfigError(f"{name}: {target.__name__} is no {OPEN_GROUPS[name].__name__}; derive it from that class")
     # Under its own name, so that an error names the key as it is typed.
     typed = OmegaConf.create({name: OmegaConf.structured(target)})
+    for key, value in node.items():  # a mapping replaces the default one, of which a merge would keep entries
+        if isinstance(value, dict) and key in typed[name]:
+            typed[name][key] = {}
     opened: Any = OmegaConf.to_object(OmegaConf.merge(typed, {name: node}))
     return opened[name]
 

@@ -11,7 +11,6 @@ from lerobot.errors import ConfigError
 from lerobot.schedule import due
 
 if TYPE_CHECKING:
-    from lerobot.claim import claimed
     from lerobot.envs.record import Recorded
 
 log = logging.getLogger(__name__)
@@ -23,6 +22,7 @@ def work(config: DemosRunConfig) -> str:
         raise ConfigError("no folder is given: type dataset.root=<new folder>")
     if config.env is None:
         raise ConfigError("no simulator is given: type env=metaworld")
+    from lerobot.claim import claimed
     from lerobot.envs.record import Plan, record
     from lerobot.signals import stop_on_signals
     from lerobot.status import running

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lerobot.errors import ConfigError
+from lerobot.ranges import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, check_ranges
 
 if TYPE_CHECKING:
     import torch
@@ -22,9 +23,7 @@ class OptimizerConfig:
     """One kernel for all parameters: several times faster, and an overflow is seen without waiting for the device."""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "weight_decay", "grad_clip_norm"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"optimizer.{name}={getattr(self, name)}: type a finite number of at least 0")
+        check_ranges("optimizer", self, dict.fromkeys(("lr", "weight_decay", "grad_clip_norm"), NOT_NEGATIVE))
 
     def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
         """An optimizer over `groups`; a group's own `lr` wins over this one."""
@@ -38,6 +37,14 @@ class AdamConfig(OptimizerConfig):
     type: str = "adam"
     betas: list[float] | None = None
     eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges("optimizer", self, {"eps": POSITIVE})
+        if self.betas is not None and (len(self.betas) != 2 or any(beta not in BELOW_ONE for beta in self.betas)):
+            raise ConfigError(
+                f"optimizer.betas={self.betas}: type two numbers of at least 0 and below 1, as in [0.9,0.999]"
+            )
 
     def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
         """See `OptimizerConfig.build`."""
@@ -77,6 +84,12 @@ class SGDConfig(OptimizerConfig):
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges("optimizer", self, {"momentum": BELOW_ONE, "dampening": FRACTION})
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ConfigError("optimizer.nesterov=true: add optimizer.momentum=0.9 and optimizer.dampening=0")
 
     def build(self, groups: list[dict[str, Any]]) -> "torch.optim.Optimizer":
         """See `OptimizerConfig.build`."""

@@ -246,7 +246,11 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     )
     config.wandb.run_id = tracker.run_id
     _say_no_upload(config.policy)
-    size, skipped, in_a_row = max(config.log_freq, 0) or config.steps, progress.skipped_steps, progress.consecutive_skips
+    size, skipped, in_a_row = (
+        max(config.log_freq, 0) or config.steps,
+        progress.skipped_steps,
+        progress.consecutive_skips,
+    )
     window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
     policy.train()
     return Training(

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from lerobot.errors import ConfigError
+from lerobot.ranges import COUNT_OR_NONE, FRACTION, check_ranges
 
 
 def due(step: int, every: int, last: bool) -> bool:
@@ -23,8 +23,7 @@ class SchedulerConfig:
     """Updates over which the rate rises linearly from 0."""
 
     def __post_init__(self) -> None:
-        if self.num_warmup_steps < 0:
-            raise ConfigError(f"scheduler.num_warmup_steps={self.num_warmup_steps}: type 0 or more")
+        check_ranges("scheduler", self, {"num_warmup_steps": COUNT_OR_NONE})
 
     def factor(self, step: int, steps: int) -> float:
         """The factor in update `step`, from 1 to `steps`."""
@@ -54,6 +53,10 @@ class CosineConfig(SchedulerConfig):
 
     type: str = "cosine"
     final_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges("scheduler", self, {"final_factor": FRACTION})
 
     def after_warmup(self, progress: float) -> float:
         """See `SchedulerConfig.after_warmup`."""

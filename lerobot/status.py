@@ -22,14 +22,21 @@ def now() -> str:
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by strict JSON of `value`, all of it or none."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
+    with temporary.open("w") as file:
+        file.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # a power cut after the rename would leave an empty file
     os.replace(temporary, path)  # noqa: PTH105
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What `status.json` says; an empty dict where there is none yet."""
+    """What `status.json` says; an empty dict where there is none yet, or one that a crash emptied or tore."""
     path = folder / STATUS_FILE
-    return json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        status = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError:
+        return {}
+    return status if isinstance(status, dict) else {}
 
 
 def write_status(folder: Path, **changes: Any) -> None:

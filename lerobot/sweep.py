@@ -6,6 +6,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from lerobot.errors import ConfigError
 from lerobot.status import STATUS_FILE, read_status
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
@@ -71,5 +72,8 @@ def _overrides(job: Path) -> list[str]:
 def _last(job: Path) -> dict[str, Any]:
     """The newest value of each column."""
     path = job / METRICS_FILE
-    rows = read_metrics(path) if path.is_file() else []
+    try:
+        rows = read_metrics(path) if path.is_file() else []
+    except ConfigError:  # one garbled file takes no other job's row away
+        rows = []
     return {key: row[key] for row in rows for key in COLUMNS if key in row}

@@ -198,6 +198,7 @@ def test_policy_path_takes_the_checkpoints_config_and_only_typed_keys_change_it(
 
     assert (config.policy.chunk_size, config.policy.dim_model, config.policy.n_action_steps) == (16, 64, 4)
     assert config.policy.input_features["observation.state"].shape == [4]
+    assert "ENV" not in config.policy.normalization_mapping  # the neighbour leaves it as it is
 
 
 def command(name, *words, cwd, **variables):

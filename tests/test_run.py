@@ -278,3 +278,18 @@ def test_waiting_for_data_is_said_once(train, monkeypatch, caplog):
     train("steps=3")
 
     assert caplog.text.count("of a step is waiting for data") == 1
+
+
+def test_the_recorder_records_through_its_command(tmp_path, monkeypatch):
+    from lerobot.command import main
+    from lerobot.data.meta import load_meta
+    from lerobot.demos import work
+
+    words = ["env.task=drawer-open-v3", "dataset.root=my drawer", "dataset.num_episodes=2"]
+    for status in (0, 2):  # the second time the folder is there
+        monkeypatch.setattr("sys.argv", ["lerobot-demos", *words])
+        with pytest.raises(SystemExit) as left:
+            main("demos", work)
+        assert left.value.code == status
+
+    assert load_meta(tmp_path / "my drawer").num_episodes == 2

@@ -7,6 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from lerobot.errors import ConfigError
 from lerobot.features import Feature
 from lerobot.policies.config import POLICY_CONFIGS, PolicyConfig
@@ -64,19 +67,52 @@ def read_policy_config(folder: Path) -> PolicyConfig:
         _warn_once(f"{folder / CONFIG_FILE}: keys that are not there take their defaults: {', '.join(absent)}")
     values = {name: stored[name] for name in names & stored.keys() - {"device"}}
     for name in ("input_features", "output_features"):
-        features = values.get(name) or {}
-        values[name] = {key: Feature(entry["type"], list(entry["shape"])) for key, entry in features.items()}
+        values[name] = _features(folder / CONFIG_FILE, name, values.get(name) or {})
     # The processor is what normalised while training; `normalization_mapping` is what was asked for.
-    normalizer = processor_step(folder / PREPROCESSOR_FILE, "normalizer_processor")
-    values["normalization_mapping"] = dict(normalizer["config"]["norm_map"])
-    return cls(**values)
+    values["normalization_mapping"] = processor_setting(folder / PREPROCESSOR_FILE, "normalizer_processor", "norm_map")
+    return _typed(folder / CONFIG_FILE, cls, values)
+
+
+def _typed(file: Path, cls: type[Any], values: dict[str, Any]) -> Any:
+    """`cls` of `values`, each of the type of its field, as on the command line."""
+    try:
+        node = OmegaConf.structured(cls)
+        for name, value in values.items():
+            node[name] = value  # not merged: a mapping that lacks a default's entry is without it
+        return OmegaConf.to_object(node)
+    except (ConfigError, OmegaConfBaseException) as error:
+        key = getattr(error, "full_key", None)
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"{file} holds no settings of a policy ({f'{key}: ' if key else ''}{reason}): "
+            "give a checkpoint whose settings are as they were trained with"
+        ) from error
+
+
+def _features(file: Path, name: str, stored: Any) -> dict[str, Feature]:
+    """The features that `file` lists under `name`."""
+    try:
+        return {key: Feature(entry["type"], [int(n) for n in entry["shape"]]) for key, entry in stored.items()}
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{file} lists no features with a type and a shape under {name}: give a checkpoint that does"
+        ) from error
+
+
+def processor_setting(file: Path, step: str, name: str) -> dict[str, str]:
+    """The words to words that the setting `name` of a stored processor's `step` maps; none where it is not there."""
+    settings = processor_step(file, step).get("config")
+    words = settings.get(name, {}) if isinstance(settings, dict) else None
+    if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
+        raise ConfigError(f"{file} has no readable {name} in its step '{step}': give a checkpoint that has it whole")
+    return words
 
 
 def processor_step(file: Path, name: str) -> dict[str, Any]:
     """The step `name` of a stored pre- or postprocessor."""
-    steps = read_json(file).get("steps", [])
-    for step in steps:
-        if step.get("registry_name") == name:
+    steps = read_json(file).get("steps")
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, dict) and step.get("registry_name") == name:
             return step
     raise ConfigError(
         f"{file} has no step '{name}' and so no statistics to run the policy with: "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lerobot.checkpoint.paths import (
@@ -17,9 +17,11 @@ from lerobot.checkpoint.paths import (
     TRAIN_CONFIG_FILE,
     WEIGHTS_FILE,
     find_pretrained,
+    processor_setting,
     processor_step,
     read_policy_config,
 )
+from lerobot.checkpoint.tensors import read_tensors
 from lerobot.errors import ConfigError
 from lerobot.policies.base import Policy
 from lerobot.policies.config import PolicyConfig
@@ -59,11 +61,10 @@ def load_policy(path: str | Path, device: str | torch.device = "cpu", *, config:
     policy.config = replace(config, device=str(device))
     # To the last bit those that the weights were trained behind.
     policy.normalizer = Normalizer(policy.normalizer.features, config.normalization_mapping, stats)
-    weights = load_file(folder / WEIGHTS_FILE, device="cpu")
+    weights = read_tensors(folder / WEIGHTS_FILE)
     _check_weights(folder, policy.state_dict(), weights)
     policy.load_state_dict(weights)
-    renames = processor_step(folder / PREPROCESSOR_FILE, "rename_observations_processor")
-    policy.rename_map = dict(renames["config"].get("rename_map", {}))
+    policy.rename_map = processor_setting(folder / PREPROCESSOR_FILE, "rename_observations_processor", "rename_map")
     return policy.to(device).eval()
 
 
@@ -82,15 +83,15 @@ def _read_stats(folder: Path, config: PolicyConfig) -> dict[str, dict[str, Tenso
 
 def _stats_of(folder: Path, processor_file: str, step_name: str) -> dict[str, dict[str, Tensor]]:
     step = processor_step(folder / processor_file, step_name)
-    file = folder / step.get("state_file", "")
-    if not file.is_file():
+    name = step.get("state_file")
+    if not isinstance(name, str) or not (folder / name).is_file():
         raise ConfigError(
-            f"{folder} lacks the statistics of its '{step_name}' ({step.get('state_file', 'no file named')}): "
+            f"{folder} lacks the statistics of its '{step_name}' ({name or 'no file named'}): "
             "give a checkpoint that was saved with them"
         )
     stats: dict[str, dict[str, Tensor]] = {}
-    for name, value in load_file(file, device="cpu").items():
-        key, _, statistic = name.rpartition(".")
+    for entry, value in read_tensors(folder / name).items():
+        key, _, statistic = entry.rpartition(".")
         stats.setdefault(key, {})[statistic] = value
     return stats
 

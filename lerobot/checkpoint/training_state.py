@@ -2,20 +2,24 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lerobot.accelerator import grad_scaler
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER, LAST, PRETRAINED_FOLDER, read_json
 from lerobot.checkpoint.pretrained import save_pretrained
+from lerobot.checkpoint.tensors import read_tensors
 from lerobot.config import GradScalerConfig
 from lerobot.errors import ConfigError
 from lerobot.policies.base import Policy
+from lerobot.ranges import COUNT_OR_NONE, POSITIVE, Range
 from lerobot.status import write_json
 
 STATE_FOLDER = "training_state"
@@ -23,6 +27,15 @@ STEP_FILE = "training_step.json"
 SCALER_FILE = "scaler_state.json"
 OPTIMIZER_FILE = "optimizer_state.safetensors"
 GROUPS_FILE = "optimizer_param_groups.json"
+
+
+_ANOTHER = "go on from another checkpoint of the run, resume=<run>/checkpoints/<step>"
+_KEPT = {
+    torch.optim.Adam: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.SGD: ("momentum_buffer",),
+}
+"""What an optimizer remembers of each parameter; SGD does where it has momentum."""
 
 
 @dataclass
@@ -53,7 +66,7 @@ def save_checkpoint(
     root = run_dir / CHECKPOINTS_FOLDER
     final = root / f"{progress.step:06d}"
     temporary = root / f".{final.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    _sweep(root)
     try:
         save_pretrained(temporary / PRETRAINED_FOLDER, policy, train_config=config)
         _save_state(temporary / STATE_FOLDER, progress, optimizer, scaler)
@@ -65,7 +78,6 @@ def save_checkpoint(
         shutil.rmtree(final)
     temporary.rename(final)
     link = root / f".{LAST}.tmp"
-    link.unlink(missing_ok=True)
     link.symlink_to(final.name)
     os.replace(link, root / LAST)  # noqa: PTH105
     _flush(root, deep=False)
@@ -86,13 +98,40 @@ def load_checkpoint(
             f"policy.path={step_folder / PRETRAINED_FOLDER}"
         )
     _load_optimizer(folder, optimizer)
-    known = {name: value for name, value in read_json(folder / STEP_FILE).items() if name in asdict(Progress())}
+    progress = _read_progress(folder / STEP_FILE)
+    if step_folder.name.isdigit() and int(step_folder.name) != progress.step:
+        raise ConfigError(f"{folder / STEP_FILE} says step {progress.step}: {_ANOTHER}")
     warning = ""
     if scaler is not None and (folder / SCALER_FILE).is_file():
-        grad_scaler.load_state(scaler, read_json(folder / SCALER_FILE), settings)
+        stored = read_json(folder / SCALER_FILE)
+        _check_numbers(folder / SCALER_FILE, stored, {"scale": POSITIVE, "_growth_tracker": COUNT_OR_NONE})
+        grad_scaler.load_state(scaler, stored, settings)
     elif scaler is not None:
         warning = f"{folder / SCALER_FILE} is not there: the loss scale calibrates from its start again"
-    return Progress(**known), warning
+    return progress, warning
+
+
+def _read_progress(file: Path) -> Progress:
+    """Nothing can stand for the step; the rest is as it was at the start where LeRobot has written the file."""
+    known = {name: value for name, value in read_json(file).items() if name in asdict(Progress())}
+    _check_numbers(file, known, dict.fromkeys(("step", *known), COUNT_OR_NONE))
+    return Progress(**known)
+
+
+def _check_numbers(file: Path, stored: Mapping[str, Any], ranges: Mapping[str, Range]) -> None:
+    """Refuse what `file` holds unless each name of `ranges` is there and inside its range."""
+    for name, allowed in ranges.items():
+        if stored.get(name) not in allowed:
+            raise ConfigError(f"{file} has {name}={stored.get(name)} and not {allowed}: {_ANOTHER}")
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed saves left half written; nothing else is saved in this run meanwhile."""
+    for left in root.glob(".*.tmp"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink()
 
 
 def _save_state(folder: Path, progress: Progress, optimizer: Optimizer, scaler: torch.amp.GradScaler | None) -> None:
@@ -112,12 +151,36 @@ def _save_state(folder: Path, progress: Progress, optimizer: Optimizer, scaler: 
 
 def _load_optimizer(folder: Path, optimizer: Optimizer) -> None:
     state: dict[int, dict[str, Any]] = {}
-    for name, value in load_file(folder / OPTIMIZER_FILE).items():
+    stored = read_tensors(folder / OPTIMIZER_FILE)
+    _check_optimizer(folder / OPTIMIZER_FILE, optimizer, stored)
+    for name, value in stored.items():
         _, index, key = name.split("/", 2)
         state.setdefault(int(index), {})[key] = value
     # The groups' settings are this run's own (they may be typed anew); the stored ones only say which state is whose.
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _check_optimizer(file: Path, optimizer: Optimizer, stored: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not of these parameters. No tensor at all is a run in which no update landed yet."""
+    kept = _KEPT.get(type(optimizer))
+    if kept is None or not stored:
+        return
+    if isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]:
+        kept = ()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    expected = {
+        f"state/{i}/{name}": torch.Size() if name == "step" else parameter.shape
+        for i, parameter in enumerate(parameters)
+        for name in kept
+    }
+    odd = sorted(expected.keys() ^ stored.keys())
+    odd += sorted(name for name in expected.keys() & stored.keys() if stored[name].shape != expected[name])
+    if odd:
+        raise ConfigError(
+            f"{file} does not fit this policy and its {type(optimizer).__name__} in {len(odd)} tensors "
+            f"({', '.join(odd[:3])}{', ...' if len(odd) > 3 else ''}): {_ANOTHER}"
+        )
 
 
 def _flush(folder: Path, *, deep: bool = True) -> None:

@@ -56,7 +56,10 @@ def open_columns(meta: DatasetMeta, keys: list[str]) -> dict[str, Column]:
             f"{folder} cannot hold the decoded columns of {meta.root} ({error.strerror}): "
             "set XDG_CACHE_HOME to a folder that can be written and has room"
         ) from error
-    return {key: _map(folder, key, meta) for key in keys}
+    try:
+        return {key: _map(folder, key, meta) for key in keys}
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{folder} holds torn columns of {meta.root} ({error}): remove that folder") from error
 
 
 def cache_folder(meta: DatasetMeta) -> Path:
@@ -95,7 +98,10 @@ def _map(folder: Path, key: str, meta: DatasetMeta) -> Column:
     rows = np.load(folder / f"{key}.npy", mmap_mode="c")
     if meta.features[key]["dtype"] != "image":
         return np.asarray(rows)
-    return Images(np.asarray(np.memmap(folder / f"{key}.bin", np.uint8, "r")), np.asarray(rows))
+    data = np.asarray(np.memmap(folder / f"{key}.bin", np.uint8, "r"))
+    if len(data) != rows[-1]:
+        raise ValueError(f"{key}.bin has {len(data)} of {rows[-1]} bytes")
+    return Images(data, np.asarray(rows))
 
 
 class _Numbers:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lerobot.errors import ConfigError
+from lerobot.ranges import COUNT, POSITIVE
 
 Stats = dict[str, dict[str, np.ndarray]]
 
@@ -91,9 +92,7 @@ def load_meta(root: str | Path) -> DatasetMeta:
     """Read `meta/`; the folder is refused in one sentence when it is no LeRobotDataset v3.0."""
     root = Path(root).expanduser()
     info = _load_info(root)
-    table = read_parquet(sorted((root / "meta/episodes").glob("*/*.parquet")), root, _episode_columns(info))
-    order = np.argsort(table["episode_index"].to_numpy())
-    column = {name: table[name].to_numpy()[order] for name in table.column_names}
+    column = _load_episodes(root, _episode_columns(info))
     starts, stops = column["dataset_from_index"], column["dataset_to_index"]
     if len(starts) == 0 or starts[0] != 0 or (starts[1:] != stops[:-1]).any() or (stops <= starts).any():
         raise ConfigError(f"{root}/meta/episodes leaves gaps between its episodes: copy or record the dataset again")
@@ -105,7 +104,7 @@ def load_meta(root: str | Path) -> DatasetMeta:
     return DatasetMeta(
         root=root,
         info=info,
-        stats=_load_stats(root),
+        stats=_load_stats(root, info["features"]),
         tasks=_load_tasks(root),
         starts=starts,
         stops=stops,
@@ -114,15 +113,28 @@ def load_meta(root: str | Path) -> DatasetMeta:
     )
 
 
-def read_parquet(files: list[Path], root: Path, columns: list[str] | None = None) -> pa.Table:
-    """The rows of `files` one after another; a missing or torn file is named."""
+def _load_episodes(root: Path, columns: list[str]) -> dict[str, np.ndarray]:
+    """The named columns of `meta/episodes`, one row an episode in the order of their numbers."""
+    files = sorted((root / "meta/episodes").glob("*/*.parquet"))
     if not files:
         raise ConfigError(f"{root} holds no meta/episodes/*/*.parquet: copy the dataset again, with its whole meta/")
-    tables = []
+    parts = []
     for file in files:
         with naming(file, root):
-            tables.append(pq.read_table(file, columns=columns, memory_map=True))
-    return pa.concat_tables(tables)
+            table = pq.read_table(file, columns=columns, memory_map=True)
+            parts.append([_numbers(table, name) for name in columns])
+    values = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(values[0])
+    return {name: column[order] for name, column in zip(columns, values, strict=True)}
+
+
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
+    if name not in table.column_names:
+        raise ValueError(f"it has no column {name!r}")
+    column = table[name]
+    if column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise ValueError(f"its column {name!r} holds more than numbers")
+    return column.to_numpy()
 
 
 def require(file: Path, root: Path) -> None:
@@ -139,7 +151,7 @@ def naming(file: Path, root: Path) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(f"{file} cannot be read ({lines[0].rstrip('.')}): copy it again from its source") from error
 
@@ -160,15 +172,56 @@ def _load_info(root: Path) -> dict[str, Any]:
         raise ConfigError(f"{root} is no LeRobotDataset (it has no meta/info.json): {hint}")
     with naming(file, root):
         info = json.loads(file.read_text())
-        version = info["codebase_version"]
-        for name in {"features", "fps", "data_path"} - info.keys():
-            raise ValueError(f"it has no {name!r}")
-    if version != VERSION:
+        version = [int(part) for part in info["codebase_version"].removeprefix("v").split(".")]
+    if version != [3, 0]:
         raise ConfigError(
-            f"{root} is a LeRobotDataset {version} and {VERSION} is read: convert it with LeRobot's "
-            f"`python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=<name> --root={root} --push-to-hub=false`"
+            f"{root} is a LeRobotDataset {info['codebase_version']} and {VERSION} is read: "
+            + (
+                f"convert it with LeRobot's `python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=<name> "
+                f"--root={root} --push-to-hub=false`"
+                if version < [3]
+                else f"give the dataset as {VERSION}, or install a version of lerobot-runner that reads it"
+            )
         )
+    with naming(file, root):
+        _check_info(info)
     return info
+
+
+def _check_info(info: dict[str, Any]) -> None:
+    """Raise `ValueError` where something does not say where a frame lies or what it is."""
+    for name in ("features", "fps", "data_path"):
+        if name not in info:
+            raise ValueError(f"it has no {name!r}")
+    if info["fps"] not in POSITIVE:
+        raise ValueError(f"its fps is {info['fps']}")
+    if not isinstance(info["features"], dict):
+        raise ValueError(f"its features are a {type(info['features']).__name__}")
+    for key, feature in info["features"].items():
+        _check_feature(key, feature)
+    _place(info, "data_path", chunk_index=0, file_index=0)
+    if _video_keys(info):
+        _place(info, "video_path", video_key="", chunk_index=0, file_index=0)
+
+
+def _check_feature(key: str, feature: Any) -> None:
+    if not isinstance(feature, dict) or not {"dtype", "shape"} <= feature.keys():
+        raise ValueError(f"its feature {key!r} has no dtype and shape")
+    dtype, shape = feature["dtype"], feature["shape"]
+    if not isinstance(shape, list) or not all(length in COUNT for length in shape):
+        raise ValueError(f"its feature {key!r} has the shape {shape}")
+    if dtype in IMAGE_DTYPES and len(shape) != 3:
+        raise ValueError(f"its feature {key!r} is an image of the shape {shape}")
+    if dtype not in (*IMAGE_DTYPES, *TEXT_DTYPES) and np.dtype(dtype).kind not in "fiub":
+        raise ValueError(f"its feature {key!r} has the dtype {dtype}")
+
+
+def _place(info: dict[str, Any], name: str, **fields: Any) -> str:
+    """The path that the template `name` of `info.json` gives."""
+    try:
+        return info[name].format(**fields)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"its {name} is {info.get(name)!r}") from error
 
 
 def _video_keys(info: dict[str, Any]) -> list[str]:
@@ -183,11 +236,30 @@ def _episode_columns(info: dict[str, Any]) -> list[str]:
     return columns
 
 
-def _load_stats(root: Path) -> Stats:
+def _load_stats(root: Path, features: dict[str, Any]) -> Stats:
     file = root / "meta/stats.json"
     with naming(file, root):
         stored = json.loads(file.read_text())
-        return {key: {name: np.array(value) for name, value in stats.items()} for key, stats in stored.items()}
+        if not isinstance(stored, dict):
+            raise ValueError(f"it is a {type(stored).__name__}")
+        return {key: _feature_stats(key, stats, features.get(key)) for key, stats in stored.items()}
+
+
+def _feature_stats(key: str, stored: Any, feature: dict[str, Any] | None) -> dict[str, np.ndarray]:
+    """The statistics of one feature, as many numbers each as the feature has, or one."""
+    if not isinstance(stored, dict):
+        raise ValueError(f"its statistics of {key!r} are a {type(stored).__name__}")
+    stats = {name: np.array(value) for name, value in stored.items()}
+    for name, value in stats.items():
+        if value.dtype.kind not in "fiub":
+            raise ValueError(f"its {name!r} of {key!r} holds more than numbers")
+        if feature is None or name == "count" or feature["dtype"] in TEXT_DTYPES:
+            continue
+        shape = feature["shape"]
+        sizes = (shape[0], shape[-1]) if feature["dtype"] in IMAGE_DTYPES else (int(np.prod(shape)),)
+        if value.size not in (1, *sizes):
+            raise ValueError(f"its {name!r} of {key!r} has {value.size} numbers for the shape {shape}")
+    return stats
 
 
 def _load_tasks(root: Path) -> list[str]:

@@ -20,7 +20,8 @@ from lerobot.errors import ConfigError
 
 COUNTED = ("index", "episode_index", "frame_index")
 """Columns that the place of a frame tells; `columns` holds the stored `index` against it."""
-DECODE_ERRORS = (av.error.FFmpegError, OSError, EOFError, ValueError)
+DECODE_ERRORS = (av.error.FFmpegError, OSError, EOFError, ValueError, SyntaxError)
+"""SyntaxError is Pillow's word for a PNG whose chunks are broken."""
 
 
 class LeRobotDataset(Dataset):

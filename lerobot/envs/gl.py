@@ -9,11 +9,18 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lerobot.errors import ConfigError
 
 PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri (or libosmesa6)"
 """Debian's and Ubuntu's names of what a machine without a screen needs."""
+
+OFF = ("disable", "disabled", "off", "false", "0")
+ON = ("enable", "enabled", "on", "true", "1")
+NAMES = {"linux": ("egl", "osmesa", "glfw", "glx"), "darwin": ("cgl", "glfw"), "win32": ("wgl", "glfw")}
+"""What `MUJOCO_GL` may hold: MuJoCo refuses to be imported where it holds anything else."""
 
 # One frame buffer is made, because a driver may give a context and still fail there.
 _PROBE = """
@@ -44,33 +51,58 @@ def can_render() -> tuple[bool, str]:
             os.environ["MUJOCO_GL"] = os.environ.get("MUJOCO_GL") or backend
             return True, backend
         problems.append(f"{backend}: {problem}")
-    return False, "; ".join(problems) or f"MUJOCO_GL={os.environ.get('MUJOCO_GL')} switches drawing off"
+    asked = os.environ.get("MUJOCO_GL")
+    names = f"is none of {', '.join(_names())}"
+    return False, "; ".join(problems) or f"MUJOCO_GL={asked} {'switches drawing off' if _asked() in OFF else names}"
 
 
 def require(what: str) -> None:
     """Refuse to go on where `what` ("a video") cannot be drawn. Raises `ConfigError`."""
     works, reason = can_render()
     if not works:
-        raise ConfigError(
-            f"{what} needs a GL context and none works here ({reason}): install {PACKAGES}, or go without it"
-        )
+        remedy = f"install {PACKAGES}" if _candidates() else f"unset MUJOCO_GL or type MUJOCO_GL={_names()[0]}"
+        raise ConfigError(f"{what} needs a GL context and none works here ({reason}): {remedy}, or go without it")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Hide a `MUJOCO_GL` that is of no use: with it MuJoCo cannot be imported, though nothing may have to be drawn."""
+    asked = os.environ.get("MUJOCO_GL")
+    candidates = _candidates()
+    if not asked or (candidates and not _missing_library(candidates[0])):
+        yield
+        return
+    os.environ["MUJOCO_GL"] = OFF[0]
+    try:
+        yield
+    finally:
+        os.environ["MUJOCO_GL"] = asked
 
 
 def backend() -> str:
     """The submodule of `mujoco` whose `GLContext` draws here. Raises `ConfigError` where none does."""
-    if not os.environ.get("MUJOCO_GL"):
+    if not os.environ.get("MUJOCO_GL") or not _candidates():
         require("a camera")
     return _candidates()[0]
 
 
+def _asked() -> str:
+    """What `MUJOCO_GL` holds, as MuJoCo reads it."""
+    return os.environ.get("MUJOCO_GL", "").lower().strip()
+
+
+def _names() -> tuple[str, ...]:
+    return NAMES.get(sys.platform, NAMES["linux"])
+
+
 def _candidates() -> list[str]:
-    """Submodules of `mujoco` to try, best first; none where `MUJOCO_GL` switches drawing off."""
-    asked = os.environ.get("MUJOCO_GL", "").lower().strip()
+    """Submodules of `mujoco` to try, best first; none where `MUJOCO_GL` switches drawing off or makes no sense."""
+    asked = _asked()
     screen = "cgl" if sys.platform == "darwin" else "glfw"
+    if asked and asked not in (*ON, *_names()):
+        return []
     if asked in ("egl", "osmesa"):
         return [asked]
-    if asked in ("disable", "disabled", "off", "false", "0"):
-        return []
     if asked or sys.platform != "linux":
         return [screen]
     # egl before a screen's own: it needs no window, and works in any thread and over ssh.
@@ -80,8 +112,7 @@ def _candidates() -> list[str]:
 
 def _problem_of(backend: str) -> str:
     """Why no frame can be drawn with `backend`; empty where one can."""
-    library = {"egl": "EGL", "osmesa": "OSMesa"}.get(backend)
-    if library and not ctypes.util.find_library(library):
+    if library := _missing_library(backend):
         return f"lib{library} is not installed"
     environment = {**os.environ, "MUJOCO_GL": backend}
     try:
@@ -94,3 +125,9 @@ def _problem_of(backend: str) -> str:
         return ""
     lines = probe.stderr.strip().splitlines()
     return lines[-1] if lines else f"the driver ended the process ({probe.returncode})"
+
+
+def _missing_library(backend: str) -> str:
+    """The library that `backend` needs and that is not there; empty where none is missing."""
+    library = {"egl": "EGL", "osmesa": "OSMesa"}.get(backend)
+    return library if library and not ctypes.util.find_library(library) else ""

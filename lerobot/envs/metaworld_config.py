@@ -88,13 +88,15 @@ class MetaWorldConfig(EnvConfig):
 
     def make(self, task: str, features: dict[str, Feature], render: bool = False) -> "gymnasium.Env":
         """See `EnvConfig.make`."""
-        from lerobot.envs.metaworld import MetaWorldEnv
+        with gl.importing():
+            from lerobot.envs.metaworld import MetaWorldEnv
 
         return MetaWorldEnv(self, task, features, render)
 
     def expert(self, task: str) -> "Callable[[Any], np.ndarray]":
         """See `EnvConfig.expert`."""
-        from lerobot.envs.metaworld import expert
+        with gl.importing():
+            from lerobot.envs.metaworld import expert
 
         act = expert(task)
         return lambda env: act(env.raw)

@@ -1,7 +1,10 @@
 """Records what a simulator's scripted expert does as a LeRobotDataset v3.0."""
 
 import functools
+import glob
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +15,9 @@ import numpy as np
 from lerobot.data.writer import DatasetWriter
 from lerobot.envs.config import EnvConfig
 from lerobot.envs.vector import Lane, ask_all, open_lanes
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 from lerobot.features import ACTION_KEY, CAMERA_PREFIX, Feature, policy_features
+from lerobot.ranges import COUNT, COUNT_OR_NONE, NOT_NEGATIVE, check_ranges
 
 STEPS_AFTER_SUCCESS = 10
 """An episode goes on as long after it is solved, so that a policy sees how to stay there."""
@@ -38,6 +42,7 @@ class Plan:
     """Height and width of a camera's frames, in pixels."""
 
     def __post_init__(self) -> None:
+        check_ranges("", self, {"num_episodes": COUNT, "seed": COUNT_OR_NONE, "action_noise": NOT_NEGATIVE})
         if self.image_size < 16 or self.image_size % 2:
             raise ConfigError(f"image_size={self.image_size}: video frames need an even size, type image_size=96")
 
@@ -65,7 +70,7 @@ def record(
     """Record `plan.num_episodes` of each task of `env` at `root`, a new folder that appears whole at the end.
 
     `should_stop` is asked after each episode; what was finished by then is written.
-    Raises `ConfigError` before anything is simulated, and `RuntimeError` where the expert hardly ever succeeds.
+    Raises `ConfigError` before anything is simulated, and `RunError` where the expert hardly ever succeeds.
     """
     if not env.recorded:
         raise ConfigError(
@@ -73,13 +78,14 @@ def record(
             "have with dataset.root=<folder>"
         )
     env.check(observed(env, plan), {})
+    _clear_place(Path(root).expanduser())
     writer = DatasetWriter(root, fps=env.fps, features=dataset_features(env, plan), robot_type=env.robot_type)
     recorded = Recorded()
     # A process costs a second to start. Drawing is slow enough to be worth it, states alone are not.
     n = min(os.cpu_count() or 1, plan.num_episodes) if plan.cameras else 1
     try:
         with open_lanes(functools.partial(Demonstrator, env, plan), n, processes=n > 1) as lanes:
-            for task, frames in _solved(lanes, env.tasks, plan, recorded):
+            for task, frames in _solved(lanes, env, plan, recorded):
                 writer.add_episode(frames, env.describe(task))
                 recorded.episodes += 1
                 recorded.frames += len(frames[ACTION_KEY])
@@ -132,6 +138,29 @@ class Demonstrator:
             self._env = None
 
 
+def _clear_place(root: Path) -> None:
+    """Refuse a `root` that cannot be written, and remove what killed recordings of it left beside it."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{root} cannot be written ({error.strerror}): type dataset.root=<a new folder where you may write>"
+        ) from error
+    for left in root.parent.glob(f".{glob.escape(root.name)}.*.part"):
+        pid = left.name.removeprefix(f".{root.name}.").removesuffix(".part")
+        if pid.isdigit() and not _is_running(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether another process of this machine has the number `pid`."""
+    import psutil  # accelerate brings it
+
+    return pid != os.getpid() and psutil.pid_exists(pid)
+
+
 def observed(env: EnvConfig, plan: Plan) -> dict[str, Feature]:
     """What is observed."""
     return policy_features(dataset_features(env, plan))[0]
@@ -149,9 +178,9 @@ def dataset_features(env: EnvConfig, plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def _solved(lanes: list[Lane], tasks: list[str], plan: Plan, recorded: Recorded) -> Iterator[tuple[str, Frames]]:
+def _solved(lanes: list[Lane], env: EnvConfig, plan: Plan, recorded: Recorded) -> Iterator[tuple[str, Frames]]:
     """`plan.num_episodes` solved episodes of each task, in the order of their seeds however many lanes there are."""
-    for task in tasks:
+    for task in env.tasks:
         ask_all(lanes, "open", task)
         attempts = solved = 0
         while solved < plan.num_episodes:
@@ -166,4 +195,7 @@ def _solved(lanes: list[Lane], tasks: list[str], plan: Plan, recorded: Recorded)
                     solved += 1
                     yield task, frames
             if attempts >= 20 and solved < attempts / 10:
-                raise RuntimeError(f"the expert of {task} solved {solved} of {attempts} attempts")
+                raise RunError(
+                    f"the expert of {task} solved {solved} of {attempts} attempts: type a smaller action_noise than "
+                    f"{plan.action_noise:g} or a larger env.episode_length than {env.episode_length}"
+                )

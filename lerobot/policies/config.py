@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lerobot.errors import ConfigError
 from lerobot.features import Feature
+from lerobot.ranges import BELOW_ONE, COUNT, COUNT_OR_NONE, FINITE, NOT_NEGATIVE, check_ranges
 
 if TYPE_CHECKING:
     from lerobot.policies.base import Policy, Stats
@@ -85,8 +86,11 @@ class ACTConfig(PolicyConfig):
     optimizer_lr_backbone: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.n_action_steps < 1:
-            raise ConfigError(f"policy.n_action_steps={self.n_action_steps} executes nothing: type 1 or more")
+        check_ranges("policy", self, _ACT_RANGES)
+        if self.use_vae:
+            check_ranges("policy", self, {"n_vae_encoder_layers": COUNT})
+        if self.temporal_ensemble_coeff is not None:
+            check_ranges("policy", self, {"temporal_ensemble_coeff": FINITE})
         if self.n_action_steps > self.chunk_size:
             raise ConfigError(
                 f"policy.n_action_steps={self.n_action_steps} executes more steps than "
@@ -118,6 +122,13 @@ class ACTConfig(PolicyConfig):
 
         return ACTPolicy(self, stats)
 
+
+# Without an encoder the decoder reads the embedded inputs, which learns; without a decoder nothing reads them.
+_ACT_RANGES = {
+    **dict.fromkeys(("chunk_size", "n_action_steps", "n_heads", "dim_model", "dim_feedforward", "latent_dim"), COUNT),
+    **{"n_encoder_layers": COUNT_OR_NONE, "n_decoder_layers": COUNT, "dropout": BELOW_ONE},
+    **dict.fromkeys(("kl_weight", "optimizer_lr", "optimizer_weight_decay", "optimizer_lr_backbone"), NOT_NEGATIVE),
+}
 
 POLICY_CONFIGS: dict[str, type[Any]] = {"act": ACTConfig}
 """The `type` of a `config.json` to the class that reads it."""

@@ -92,6 +92,9 @@ class Normalizer(nn.Module):
         return cast(Identity | Affine, self.maps[_module_name(key)])
 
 
+_CONSTANTS = {"mean", "std", "min", "max"}
+
+
 def exact_constants(stats: Stats) -> Stats:
     """`stats` in which a dimension that has one value has it as its mean, and deviation 0.
 
@@ -101,7 +104,8 @@ def exact_constants(stats: Stats) -> Stats:
     exact: dict[str, Mapping[str, Tensor | np.ndarray]] = {}
     for key, entry in stats.items():
         exact[key] = entry
-        if {"mean", "std", "min", "max"} <= entry.keys():
+        shapes = {tuple(np.shape(entry[name])) for name in _CONSTANTS & entry.keys()}
+        if len(shapes) == 1 and entry.keys() >= _CONSTANTS:  # where shapes differ, `Normalizer` says so
             low, constant = _on_cpu(entry["min"]), _on_cpu(entry["min"]) == _on_cpu(entry["max"])
             mean = torch.where(constant, low, _on_cpu(entry["mean"]))
             exact[key] = {**entry, "mean": mean, "std": torch.where(constant, 0.0, _on_cpu(entry["std"]))}

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lerobot.errors import ConfigError
+from lerobot.ranges import COUNT_OR_NONE
 from lerobot.tracking.sink import Row, Sink
 
 METRICS_FILE = "metrics.jsonl"
@@ -34,16 +36,28 @@ def strict(value: Any) -> Any:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`. A last line that a kill tore is left out; a broken one before it is an error."""
-    rows = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
-    return rows
+    """The rows of a `metrics.jsonl`. A last line that a kill tore is left out; a broken one before it is refused."""
+    lines = path.read_bytes().splitlines()
+    rows = [_row(line) for line in lines]
+    if rows and rows[-1] is None:
+        rows.pop()
+    for number, row in enumerate(rows, start=1):
+        if row is None:
+            raise ConfigError(f"{path}, line {number} is no row of metrics: remove that line, or move the file away")
+    return [row for row in rows if row is not None]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The object in `line` with its `step`; None where strict JSON holds no such thing."""
+    try:
+        row = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and row.get("step") in COUNT_OR_NONE else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def truncate_after(path: Path, step: int) -> list[dict[str, Any]]:

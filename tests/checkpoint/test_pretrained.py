@@ -20,13 +20,14 @@ from lerobot.policies.config import ACTConfig
 DATA = Path(__file__).parents[1] / "data"
 PEER = DATA / "peer_checkpoints/act_state/pretrained_model"
 STATS_FILE = "policy_preprocessor_step_3_normalizer_processor.safetensors"
+UNNORMALIZER_FILE = "policy_postprocessor_step_0_unnormalizer_processor.safetensors"
 FILES = {
     "config.json",
     "model.safetensors",
     "policy_preprocessor.json",
     STATS_FILE,
     "policy_postprocessor.json",
-    "policy_postprocessor_step_0_unnormalizer_processor.safetensors",
+    UNNORMALIZER_FILE,
     "train_config.json",
 }
 
@@ -127,7 +128,7 @@ def test_weights_are_read_onto_the_cpu_whatever_the_device_dev_11(checkpoint, mo
         devices.append(str(device))
         return load_file(file, device)
 
-    monkeypatch.setattr("lerobot.checkpoint.pretrained.load_file", spy)
+    monkeypatch.setattr("lerobot.checkpoint.tensors.load_file", spy)
     assert load_policy(checkpoint, "meta").device.type == "meta"
     assert set(devices) == {"cpu"}
 
@@ -163,6 +164,45 @@ def test_a_policy_of_another_type_is_refused(checkpoint):
 def test_a_torn_file_is_named(checkpoint):
     (checkpoint / "config.json").write_text('{"type": "act",')
     with pytest.raises(ConfigError, match=r"config.json cannot be read"):
+        load_policy(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", STATS_FILE, UNNORMALIZER_FILE])
+@pytest.mark.parametrize("keep", [0, 60, -8])
+def test_torn_tensors_are_named(checkpoint, name, keep):
+    (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:keep])
+    with pytest.raises(ConfigError, match=rf"{name} cannot be read .*: give a checkpoint that has it whole") as error:
+        load_policy(checkpoint)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"dim_model": "abc"}, "dim_model: "),
+    ({"n_heads": 0}, r"policy\.n_heads=0: type a whole number"),
+    ({"kl_weight": None}, "kl_weight: "),
+    ({"tags": 3}, "tags: "),
+    ({"repo_id": "${nothing}"}, "repo_id: "),
+    ({"input_features": [1]}, "under input_features"),
+    ({"input_features": {"observation.state": 3}}, "under input_features"),
+    ({"output_features": {"action": {"type": "ACTION", "shape": ["x"]}}}, "under output_features"),
+])  # fmt: skip
+def test_a_config_that_makes_no_sense_is_named_with_its_key(checkpoint, changes, said):
+    edit(checkpoint / "config.json", **changes)
+    with pytest.raises(ConfigError, match=rf"/config\.json .*{said}") as error:
+        read_policy_config(checkpoint)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("steps", [
+    3,
+    [3],
+    [{"registry_name": "normalizer_processor"}],
+    [{"registry_name": "normalizer_processor", "config": {"norm_map": {"STATE": 3}}}],
+    [{"registry_name": "normalizer_processor", "config": {}, "state_file": 3}],
+])  # fmt: skip
+def test_a_processor_that_makes_no_sense_is_refused(checkpoint, steps):
+    edit(checkpoint / "policy_preprocessor.json", steps=steps)
+    with pytest.raises(ConfigError, match=r"normalizer_processor'.*: give a checkpoint"):
         load_policy(checkpoint)
 
 

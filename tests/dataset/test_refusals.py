@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +18,10 @@ PARQUET = "data/chunk-000/file-000.parquet"
 @pytest.fixture
 def copy(numbered, tmp_path):
     return Path(shutil.copytree(numbered, tmp_path / "copy"))
+
+
+def edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def refusal(*args, **kwargs):
@@ -45,6 +50,78 @@ def test_an_older_format_names_its_converter(copy):
     message = refusal(copy)
     assert "LeRobotDataset v2.1" in message
     assert "convert_dataset_v21_to_v30" in message
+
+
+@pytest.mark.parametrize("version", ["v3.1", "v4.0", "v10.2"])
+def test_a_newer_format_is_not_sent_to_the_converter_of_an_older_one(copy, version):
+    edit(copy / "meta/info.json", codebase_version=version)
+    message = refusal(copy)
+    assert f"LeRobotDataset {version} and v3.0 is read: give the dataset as v3.0" in message
+    assert "convert" not in message
+
+
+STATE = {"dtype": "float32", "shape": [2]}
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"codebase_version": 3}, "int"),
+    ({"codebase_version": "new"}, "new"),
+    ({"fps": 0}, "its fps is 0"),
+    ({"fps": "ten"}, "its fps is ten"),
+    ({"features": []}, "its features are a list"),
+    ({"features": {"action": 3}}, "'action' has no dtype and shape"),
+    ({"features": {"action": {**STATE, "shape": 2}}}, "'action' has the shape 2"),
+    ({"features": {"action": {**STATE, "shape": [-2]}}}, r"'action' has the shape [-2]"),
+    ({"features": {"action": {**STATE, "dtype": "wavelet"}}}, "wavelet"),
+    ({"features": {"action": {**STATE, "dtype": "image"}}}, "is an image of the shape [2]"),
+    ({"features": {"look": {"dtype": "video", "shape": [8, 8, 3]}}}, "its video_path is None"),
+    ({"data_path": "{chunk}.parquet"}, "its data_path is '{chunk}.parquet'"),
+    ({"data_path": "{}"}, "its data_path is '{}'"),
+    ({"data_path": 3}, "its data_path is 3"),
+])  # fmt: skip
+def test_an_info_that_makes_no_sense(copy, changes, said):
+    edit(copy / "meta/info.json", **changes)
+    message = refusal(copy)
+    assert str(copy / "meta/info.json") in message
+    assert said in message
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", "{}"])
+@pytest.mark.parametrize("name", ["meta/info.json", "meta/stats.json"])
+def test_json_that_is_something_else(copy, name, content):
+    (copy / name).write_text(content)
+    if (name, content) == ("meta/stats.json", "{}"):
+        return  # the policy says which statistic it misses
+    assert str(copy / name) in refusal(copy)
+
+
+@pytest.mark.parametrize(("stats", "said"), [
+    (3, "its statistics of 'action' are a int"),
+    ({"mean": ["x"]}, "its 'mean' of 'action' holds more than numbers"),
+    ({"mean": [None]}, "its 'mean' of 'action' holds more than numbers"),
+    ({"std": [1.0, 2.0]}, "its 'std' of 'action' has 2 numbers for the shape [1]"),
+    ({"q01": [[1.0, 2.0], [3.0]]}, "stats.json cannot be read"),
+])  # fmt: skip
+def test_statistics_that_make_no_sense(copy, stats, said):
+    edit(copy / "meta/stats.json", action=stats)
+    message = refusal(copy)
+    assert str(copy / "meta/stats.json") in message
+    assert said in message
+
+
+@pytest.mark.parametrize(("name", "column", "values"), [
+    ("meta/episodes/chunk-000/file-000.parquet", "dataset_to_index", None),
+    ("meta/episodes/chunk-000/file-000.parquet", "dataset_to_index", ["a", "b", "c"]),
+    ("meta/episodes/chunk-000/file-000.parquet", "data/file_index", [0, None, 0]),
+    ("meta/tasks.parquet", "task_index", ["a", None]),
+    (PARQUET, "action", ["x"] * 12),
+])  # fmt: skip
+def test_columns_that_make_no_sense(copy, name, column, values):
+    table = pq.read_table(copy / name)
+    at = table.column_names.index(column)
+    table = table.remove_column(at)
+    pq.write_table(table if values is None else table.append_column(column, [values]), copy / name)
+    assert str(copy / name) in refusal(copy)
 
 
 @pytest.mark.parametrize("name", [PARQUET, "meta/stats.json", "meta/tasks.parquet"])
@@ -111,3 +188,34 @@ def test_a_corrupt_video_is_named_with_its_episode(tmp_path):
     with pytest.raises(ConfigError, match=r"file-000\.mp4 at 0\.000 s \(episode 2\) cannot be decoded") as error:
         dataset[74 + 57]
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda png: b"",
+    lambda png: png[:200],
+    lambda png: png[: png.index(b"IDAT") - 1] + b"\x10" + png[png.index(b"IDAT") :],  # its length
+])  # fmt: skip
+def test_a_corrupt_picture_is_named_with_its_episode(tmp_path, spoil):
+    copy = Path(shutil.copytree(DATA / "metaworld_push_img", tmp_path / "copy"))
+    key = "observation.images.corner2"
+    table = pq.read_table(copy / PARQUET)
+    pictures = table[key].to_pylist()
+    pictures[3]["bytes"] = spoil(pictures[3]["bytes"])
+    column = pa.array(pictures, table[key].type)
+    pq.write_table(table.set_column(table.column_names.index(key), table.field(key), column), copy / PARQUET)
+    dataset = LeRobotDataset(copy)
+    assert dataset[2][key].shape == (3, 96, 96)
+    with pytest.raises(ConfigError, match=r"corner2 in .* \(episode 0\) cannot be decoded"):
+        dataset[3]
+
+
+@pytest.mark.parametrize("file", ["action.npy", "observation.images.corner2.bin", "observation.images.corner2.npy"])
+def test_a_torn_cache_is_named(tmp_path, monkeypatch, file):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("lerobot.data.columns.MEMORY_LIMIT", 0)
+    LeRobotDataset(DATA / "metaworld_push_img")
+    (torn,) = tmp_path.rglob(file)
+    torn.write_bytes(torn.read_bytes()[:-8])
+    message = refusal(DATA / "metaworld_push_img")
+    assert f"{torn.parent} holds torn columns" in message
+    assert "remove that folder" in message

@@ -12,9 +12,9 @@ from lerobot.features import Feature
 CAMERA = {"observation.images.corner2": Feature("VISUAL", [3, 96, 96])}
 
 
-def test_a_camera_without_gl_is_refused_with_the_packages_to_install(no_gl, states):
+def test_a_camera_without_gl_is_refused_with_what_to_type(no_gl, states):
     """EVAL-06: before anything is trained."""
-    with pytest.raises(ConfigError, match=r"observation\.images\.corner2 needs a GL context .* install libegl1 "):
+    with pytest.raises(ConfigError, match=r"observation\.images\.corner2 needs a GL context .*: unset MUJOCO_GL "):
         MetaWorldConfig().check({**states.inputs, **CAMERA}, states.outputs)
 
 
@@ -31,6 +31,43 @@ def test_states_alone_need_no_gl(no_gl, states):
     env.close()
 
 
+PROBE = """
+from lerobot.envs import gl
+if {missing}:
+    gl.ctypes.util.find_library = lambda name: None
+from lerobot.envs.metaworld_config import MetaWorldConfig
+config = MetaWorldConfig()
+works, reason = config.can_render()
+assert not works
+env = config.make("push-v3", {{}})
+env.reset(seed=0)
+env.step(config.expert("push-v3")(env))
+print(gl.os.environ["MUJOCO_GL"], reason, sep=": ")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="egl and osmesa are Linux's")
+@pytest.mark.parametrize(("value", "missing", "reason"), [
+    ("broken", False, "MUJOCO_GL=broken is none of egl, osmesa, glfw, glx"),
+    ("wgl", False, "MUJOCO_GL=wgl is none of egl, osmesa, glfw, glx"),
+    ("osmesa", True, "osmesa: libOSMesa is not installed"),
+])  # fmt: skip
+def test_states_alone_need_no_gl_that_mujoco_can_import(monkeypatch, value, missing, reason):
+    """MuJoCo itself refuses to be imported with these."""
+    monkeypatch.setenv("MUJOCO_GL", value)
+    code, root = PROBE.format(missing=missing), Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.stdout == f"{value}: {reason}\n", done.stderr
+
+
+def test_a_senseless_backend_is_refused_where_something_must_be_drawn(gl_asked_anew, states, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "broken")
+    with pytest.raises(ConfigError, match=r"MUJOCO_GL=broken is none of .*: unset MUJOCO_GL or type MUJOCO_GL="):
+        MetaWorldConfig().check(states.inputs, states.outputs, render=True)
+    with pytest.raises(ConfigError, match="a camera needs a GL context"):
+        gl.backend()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="egl and osmesa are Linux's")
 @pytest.mark.parametrize("backend", ["egl", "osmesa"])
 def test_a_missing_library_is_named(gl_asked_anew, monkeypatch, backend):
@@ -39,6 +76,8 @@ def test_a_missing_library_is_named(gl_asked_anew, monkeypatch, backend):
     works, reason = gl.can_render()
     assert not works
     assert reason == f"{backend}: lib{'EGL' if backend == 'egl' else 'OSMesa'} is not installed"
+    with pytest.raises(ConfigError, match=r"a video needs a GL context .*: install libegl1 "):
+        gl.require("a video")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="egl is Linux's")

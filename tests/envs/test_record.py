@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from lerobot.data.reader import LeRobotDataset
 from lerobot.envs import record as recording
 from lerobot.envs.metaworld_config import MetaWorldConfig
 from lerobot.envs.record import Demonstrator, Plan, record
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 from lerobot.features import STATE_KEY
 
 DATA = Path(__file__).parents[1] / "data"
@@ -82,8 +83,8 @@ def test_failed_attempts_are_left_out_and_counted(clumsy, tmp_path):
 
 def test_an_expert_that_never_succeeds_ends_the_recording(monkeypatch, tmp_path):
     monkeypatch.setattr(Demonstrator, "attempt", lambda self, seed: None)
-    with pytest.raises(RuntimeError, match="the expert of push-v3 solved 0 of 20 attempts"):
-        record(MetaWorldConfig(), tmp_path / "demos", Plan(3))
+    with pytest.raises(RunError, match="the expert of push-v3 solved 0 of 20 attempts: type a smaller action_noise "):
+        record(MetaWorldConfig(), tmp_path / "demos", Plan(3, action_noise=5))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -99,12 +100,34 @@ def test_an_existing_folder_is_refused_before_anything_is_simulated(monkeypatch,
         record(MetaWorldConfig(), tmp_path, Plan(1))
 
 
-@pytest.mark.parametrize(
-    ("plan", "answer"), [({"cameras": ("top",)}, "cameras are"), ({"image_size": 97}, "type image_size=96")]
-)
-def test_a_wrong_camera_or_size_is_refused(tmp_path, plan, answer):
+@pytest.mark.parametrize("parent", ["file", "/proc", "/dev/null"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_simulated(monkeypatch, tmp_path, parent):
+    """A superuser may write to a read-only folder, but not there."""
+    monkeypatch.setattr(recording, "open_lanes", lambda *_, **__: pytest.fail("simulated"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"/demos cannot be written \(.+\): type dataset\.root=<a new folder"):
+        record(MetaWorldConfig(), tmp_path / parent / "demos", Plan(1))
+
+
+def test_what_killed_recordings_left_goes_with_the_next_of_the_same_target(monkeypatch, tmp_path):
+    monkeypatch.setattr("psutil.pid_exists", lambda pid: pid == 7)
+    kept = [".demos.7.part", ".demos.v2.41.part", ".others.41.part", ".demos.mine.part"]
+    for name in [*kept, ".demos.41.part", f".demos.{os.getpid()}.part"]:
+        (tmp_path / name / "data").mkdir(parents=True)
+    record(MetaWorldConfig(), tmp_path / "demos", Plan(9), should_stop=lambda: True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "demos"])
+
+
+@pytest.mark.parametrize(("plan", "answer"), [
+    ({"cameras": ("top",)}, "cameras are"),
+    ({"image_size": 97}, "type image_size=96"),
+    ({"num_episodes": 0}, "num_episodes=0: type a whole number of at least 1"),
+    ({"seed": -1}, "seed=-1: type a whole number of at least 0"),
+    ({"action_noise": float("nan")}, "action_noise=nan: type a finite number of at least 0"),
+])  # fmt: skip
+def test_a_plan_that_cannot_be_recorded_is_refused(tmp_path, plan, answer):
     with pytest.raises(ConfigError, match=answer):
-        record(MetaWorldConfig(), tmp_path / "demos", Plan(1, **plan))
+        record(MetaWorldConfig(), tmp_path / "demos", Plan(**{"num_episodes": 1, **plan}))
 
 
 def test_cameras_are_recorded_in_the_order_of_the_seeds(needs_gl, tmp_path):

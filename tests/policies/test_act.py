@@ -341,7 +341,7 @@ def test_a_policy_with_an_ensemble_predicts_at_every_step(make_policy, batch):
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"n_action_steps": 9}, "type policy.n_action_steps=8 or less"),
-    ({"n_action_steps": 0}, "type 1 or more"),
+    ({"n_action_steps": 0}, r"policy\.n_action_steps=0: type a whole number of at least 1"),
     ({"temporal_ensemble_coeff": 0.01}, "add policy.n_action_steps=1"),
     ({"n_obs_steps": 2}, "type policy.n_obs_steps=1"),
     ({"dim_model": 30}, "type a multiple of 4"),
@@ -350,3 +350,31 @@ def test_a_policy_with_an_ensemble_predicts_at_every_step(make_policy, batch):
 def test_settings_that_contradict_each_other_are_refused(push_config, settings, message):
     with pytest.raises(ConfigError, match=message):
         push_config(**settings)
+
+
+@pytest.mark.parametrize(("name", "values"), [
+    ("chunk_size", [0, -1, "abc", True]),
+    ("n_heads", [0, -2]),
+    ("dim_model", [0, -4, 4.0]),
+    ("dim_feedforward", [0]),
+    ("latent_dim", [0]),
+    ("n_encoder_layers", [-1]),
+    ("n_decoder_layers", [0, -1]),
+    ("n_vae_encoder_layers", [0]),
+    ("dropout", [2, 1, -1, math.nan]),
+    ("kl_weight", [-1, math.inf]),
+    ("optimizer_lr", [-1e-3, math.nan]),
+    ("optimizer_lr_backbone", [-1e-3]),
+    ("optimizer_weight_decay", [-1.0]),
+    ("temporal_ensemble_coeff", [math.nan]),
+])  # fmt: skip
+def test_senseless_sizes_are_refused_by_name(push_config, name, values):
+    for value in values:
+        with pytest.raises(ConfigError, match=rf"policy\.{name}={value}: type a (whole|finite) number"):
+            push_config(use_vae=True, **{name: value})
+
+
+def test_without_an_encoder_or_a_latent_it_still_learns(make_policy, batch):
+    policy = make_policy(n_encoder_layers=0, n_vae_encoder_layers=0, use_vae=False).train()
+    policy.loss(batch)[0].backward()
+    assert all(parameter.grad is not None for parameter in policy.parameters())

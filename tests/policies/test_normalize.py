@@ -138,6 +138,12 @@ def test_statistics_that_are_missing_or_of_another_robot_are_refused_by_name(sta
     Normalizer(STATE, {"STATE": "IDENTITY"}, stats)
 
 
+def test_statistics_of_different_lengths_are_refused_by_name():
+    stats = {"x": {"mean": [0.0] * 4, "std": [1.0] * 3, "min": [0.0] * 3, "max": [1.0] * 3}}
+    with pytest.raises(ConfigError, match=r"'mean' of 'x' has shape \[4\]"):
+        Normalizer(STATE, {"STATE": "MEAN_STD"}, exact_constants(stats))
+
+
 def test_quantiles_that_would_erase_a_dimension_are_refused(push_stats):
     # LeRobot averages quantiles over episodes; a goal that is constant in each episode has all of them equal.
     goal = {"observation.environment_state": Feature("ENV", [6])}

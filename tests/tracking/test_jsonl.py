@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lerobot.errors import ConfigError
 from lerobot.tracking.jsonl import JsonlSink, read_metrics, truncate_after
 
 
@@ -43,12 +44,27 @@ def test_a_torn_last_line_is_left_out(tmp_path):
     assert read_metrics(path) == [{"step": 1}]
 
 
-def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+BROKEN = [b'{"ste', b"\xff\xfe", b"[1]", b"3", b"", b'{"loss": 1}', b'{"step": "x"}', b'{"step": 2, "loss": NaN}']
 
-    with pytest.raises(ValueError, match="line 2"):
-        read_metrics(path)
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_broken_line_in_the_middle_is_refused_by_its_number(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    before = path.read_bytes()
+
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 2 is no row of metrics: remove that line"):
+        truncate_after(path, 1)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_whatever_tore_the_last_line_it_is_left_out(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line)
+
+    assert truncate_after(path, 1) == [{"step": 1}]
+    assert path.read_bytes() == b'{"step": 1}\n'
 
 
 def test_a_full_disk_is_an_error():

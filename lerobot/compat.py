@@ -16,7 +16,6 @@ KEY_NAMES = {"cudnn_deterministic": "accelerator.cudnn_deterministic"}
 OPTION_NAMES = {
     "scheduler": {
         "diffuser": "cosine",
-        "constant_with_warmup": "constant",
         "cosine_annealing_with_warmup": "cosine",
         "null": "constant",
     },

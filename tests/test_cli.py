@@ -37,6 +37,7 @@ def train(*words):
         (["--dataset.episodes=[0, 2]"], ["dataset.episodes=[0,2]"]),
         (["--seed=1", "--seed=2"], ["seed=2"]),
         (["--scheduler.type=diffuser"], ["scheduler=cosine"]),
+        (["--scheduler.type=constant_with_warmup"], ["scheduler=constant", "scheduler.num_warmup_steps=1000"]),
         (["--dataset.streaming=false", "--peft=null", "--save_checkpoint_to_hub=false"], []),
     ],
 )  # fmt: skip

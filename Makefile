@@ -11,7 +11,7 @@ ENVIRONMENT := $(call typed,PYTHON)
 PY := $(or $(CHOSEN),$(VENV)/bin/python)
 READY := $(if $(CHOSEN),chosen,$(STAMP))
 
-.PHONY: help setup chosen demo test test-slow lint type gpu-check lock interop clean
+.PHONY: help setup chosen demo demo-sweep bench bench-quick test test-slow lint type gpu-check lock interop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,6 +27,16 @@ chosen:
 
 demo: $(READY) ## record, train and evaluate a policy in a simulator, from nothing (about 3 minutes on two cores); ARGS="steps=100"
 	@'$(PY)' -m lerobot.train experiment=demo $(ARGS)
+
+demo-sweep: $(READY) ## the demo in full precision and in bfloat16, shortened, with a table of the jobs (about 2 minutes)
+	@'$(PY)' -m lerobot.train --multirun experiment=demo precision=no,bf16 steps=600 env_eval_freq=0 eval.n_episodes=20 \
+		eval.baselines=[] eval.videos=0 $(ARGS)
+
+bench: $(READY) ## an update beside a bare PyTorch loop of the same policy, as ratios
+	@'$(PY)' scripts/bench.py
+
+bench-quick: $(READY) ## the same, shorter
+	@'$(PY)' scripts/bench.py --quick
 
 test: $(READY) ## the tests (under 5 minutes on two cores); ARGS="tests/policies -k chunk"
 	@'$(PY)' -m pytest $(ARGS)

@@ -1,0 +1,94 @@
+"""Times an update of ours beside a bare PyTorch loop of the same policy, in turn, and prints medians and their ratio.
+
+The bare loop is the limit: the same policy and optimizer on batches that lie in memory, with nothing logged or saved.
+Usage: python scripts/bench.py [--quick]
+"""
+
+import json
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import lerobot
+from lerobot.config import TrainConfig
+from lerobot.data.reader import LeRobotDataset
+from lerobot.prepare import policy_and_data
+
+DATA = Path(__file__).parents[1] / "tests" / "data"
+ROWS = {
+    "small ACT, state, batch 64": [
+        "policy=act_small",
+        f"dataset.root={DATA / 'metaworld_push_state'}",
+        "batch_size=64",
+    ],
+    "small ACT, 96 px camera, batch 8": [
+        "policy=act_small",
+        f"dataset.root={DATA / 'metaworld_push_cam'}",
+        "batch_size=8",
+        "num_workers=1",
+    ],
+}
+SAME = ["device=cpu", "accelerator.num_threads=1", "wandb=disabled", "picture=false", "save_checkpoint=false"]
+
+
+def config_of(words: list[str], steps: int, folder: Path | None = None) -> TrainConfig:
+    """The run config of a row; rows of `metrics.jsonl` are means over a quarter of the updates."""
+    where = [f"output_dir={folder}"] if folder else []
+    return lerobot.compose("train", [*words, *SAME, f"steps={steps}", f"log_freq={max(1, steps // 4)}", *where])
+
+
+def ours(words: list[str], steps: int) -> float:
+    """Seconds of an update, data and logging in it; the first quarter is warming up."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        run = lerobot.run(config_of(words, steps, folder / "run"))
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return statistics.median(row["train/step_s"] for row in rows[1:])
+    finally:
+        shutil.rmtree(folder)
+
+
+def bare(words: list[str], steps: int) -> float:
+    """Seconds of an update of the bare loop."""
+    config = config_of(words, steps)
+    policy, dataset = policy_and_data(config, config.dataset.folder(), None)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, fused=True)
+    batches = memory(dataset, config.batch_size)
+    policy.train()
+    times = []
+    for step in range(steps):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        policy(batches[step % len(batches)])[0].backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
+        optimizer.step()
+        times.append(time.perf_counter() - start)
+    return statistics.mean(times[steps // 4 :])
+
+
+def memory(dataset: LeRobotDataset, batch_size: int) -> list[dict[str, torch.Tensor]]:
+    """A few batches, as the loop gets them."""
+    return [dataset.__getitems__(list(range(i * batch_size, (i + 1) * batch_size))) for i in range(4)]
+
+
+def main() -> None:
+    """Print the table."""
+    steps, repeats = (40, 3) if "--quick" in sys.argv[1:] else (200, 5)
+    torch.set_num_threads(1)
+    print(f"{platform.processor() or platform.machine()}, one thread, PyTorch {torch.__version__}, median of {repeats}")
+    print("| row | ours, ms | bare loop, ms | ratio |\n| --- | --- | --- | --- |")
+    for name, words in ROWS.items():
+        pairs = [(ours(words, steps), bare(words, steps)) for _ in range(repeats)]
+        mine, limit = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(f"| {name} | {mine:.1f} | {limit:.1f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,8 @@ class OccupiedError(ConfigError):
 def refuse_occupied(folder: Path) -> None:
     """Refuse a folder that holds a run already."""
     if (folder / STATUS_FILE).exists():
-        raise OccupiedError(f"{folder} holds a run: type resume={folder} to go on with it, or another output_dir")
+        go_on = f"resume={folder}" if (folder / "checkpoints" / "last").exists() else f"resume=auto output_dir={folder}"
+        raise OccupiedError(f"{folder} holds a run: type {go_on} to go on with it, or another output_dir")
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def _place(line: Line) -> None:
     folder, typed = line.take("output_dir"), line.get(setting)
     if line.is_multirun and line.only_looks:
         raise ConfigError("--cfg, --info and --help show one job: leave out -m")
-    if folder is None:
+    if folder is None or folder in ("null", "None"):
         return
     if typed is not None and typed != folder:
         raise ConfigError(f"output_dir={folder} and {setting}={typed} name two folders: type one of them")
@@ -73,7 +73,8 @@ def _place(line: Line) -> None:
     line.put(setting, folder)
     if line.only_looks:
         return
-    refuse_occupied(plain)
+    if line.get("resume") is None:
+        refuse_occupied(plain)
     if line.is_multirun and list(plain.glob(f"*/{STATUS_FILE}")):
         raise ConfigError(f"output_dir={folder} holds a sweep: type another folder")
     make_folder(plain)
@@ -172,7 +173,8 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
             states.append("failed")
             errors.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                log.exception("job %s failed", folder.name)
+                is_told = isinstance(error, RunError)
+                log.error("job %s failed: %s", folder.name, error, exc_info=not is_told)
 
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
     if line.is_multirun and sweep.Ending.folder is not None:  # jobs may have run in other processes

@@ -12,7 +12,7 @@ from lerobot.errors import ConfigError
 
 PRECISIONS = ("bf16", "fp16", "tf32")
 TOOLS = ("video", "gl", "wandb")
-DONE, REFUSED = 0, 2
+DONE, REFUSED, INTERRUPTED = 0, 2, 130
 
 EPILOG = """examples:
   lerobot-info                          a table of devices, precisions and tools
@@ -100,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """See the module."""
     try:
         raise SystemExit(run(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)  # noqa: T201
+        raise SystemExit(INTERRUPTED) from None
     except ConfigError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise

@@ -47,7 +47,9 @@ def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
     recorded = record(config.env, root, plan, should_stop=should_stop)
     if recorded.stopped:
         shutil.rmtree(root, ignore_errors=True)
-    log.info("recorded %d episodes, %d frames", recorded.episodes, recorded.frames)
+        log.info("stopped after %d of %d episodes, which are not kept", recorded.episodes, wanted)
+    else:
+        log.info("recorded %d episodes, %d frames", recorded.episodes, recorded.frames)
     return root
 
 
@@ -70,6 +72,8 @@ def policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tu
         stats = with_imagenet_stats(meta) if config.dataset.use_imagenet_stats else meta.stats
         policy = settings.build({renames.get(key, key): value for key, value in stats.items()})
     policy.rename_map = renames
+    if resumed:
+        _refuse_other_data(policy, meta, config.dataset.root)
     own_name = {renames.get(key, key): key for key in meta.features}
     windows: dict[str, list[int] | None] = {
         **dict.fromkeys(policy.inputs, settings.observation_delta_indices),
@@ -88,6 +92,18 @@ def policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tu
         keys=[own_name[key] for key in windows],
     )
     return policy, dataset
+
+
+def _refuse_other_data(policy: Policy, meta: DatasetMeta, root: str | None) -> None:
+    """A run goes on with the data that it began with, wherever its folder is now: the actions' statistics tell."""
+    for key in policy.outputs:
+        stored, found = policy.normalizer.stats[key], meta.stats.get(key, {})
+        told = [name for name in ("min", "max", "count") if name in stored]
+        if not all(np.allclose(np.ravel(found.get(name, np.nan)), stored[name], rtol=1e-4) for name in told):
+            raise ConfigError(
+                f"dataset.root={root} holds other actions than the run was trained on: type the folder of its own "
+                "dataset, or start a new run with policy.path=<run>"
+            )
 
 
 def with_imagenet_stats(meta: DatasetMeta) -> dict[str, dict[str, Any]]:

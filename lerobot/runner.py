@@ -31,7 +31,7 @@ from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import running, write_json, write_status
 from lerobot.step import train_step
-from lerobot.stored import changes
+from lerobot.stored import AUTO, changes
 from lerobot.tracking.tracker import Tracker, open_tracker
 from lerobot.tracking.window import Window
 
@@ -172,11 +172,13 @@ class Training:
         parameters = nonfinite_gradients(self.policy)
         with self.stack.autocast():
             module = first_nonfinite_module(self.policy, lambda: self.policy.loss(batch))
+        scaled = f" (loss scale {scale:g})" if self.stack.has_scale else ""
+        instead = "type precision=bf16" if self.stack.has_scale else "lower policy.optimizer_lr"
         raise RunError(
-            f"{consecutive} updates in a row were not finite up to step {step} (loss scale {scale:g}): "
+            f"{consecutive} updates in a row were not finite up to step {step}{scaled}: "
             f"first module with such an output: {module}; "
             f"parameters with such a gradient: {', '.join(parameters) or 'none'}; "
-            "the last checkpoint is kept; look at the data and the learning rate, or type precision=bf16"
+            f"checkpoints stay as they are; look at the data, or {instead}"
         )
 
     def _record_facts(self, forward_dtype: str) -> None:
@@ -193,12 +195,13 @@ def train(config: TrainConfig) -> str:
     """Train what `config` asks for in `config.output_dir`; return the final state of `status.json`."""
     run_dir = Path(config.output_dir or "")
     goes_on = config.resume is not None
+    config.resume = None if config.resume == AUTO else config.resume
     with claimed(run_dir, goes_on=goes_on), running(run_dir, steps=config.steps) as final, stop_on_signals() as stop:
         root = find_dataset(config, stop)
         if stop():
             final.state = "stopped"
             return final.state
-        if config.interrupt_after is not None and not goes_on:
+        if config.interrupt_after is not None and config.resume is None:
             _train_part(config, root, run_dir, stop, until=config.interrupt_after)
             config.resume = str(find_pretrained(run_dir).parent)
         final.step = _train_part(config, root, run_dir, stop, until=config.steps)
@@ -219,8 +222,11 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, unti
         training.until = until
         if training.step >= config.steps:
             log.info("the run stands at step %d of %d already: type steps=<more> to go on", training.step, config.steps)
-        elif loop.run(training, config):
-            training.evaluator.finish(training.policy, training.step, training.tracker, stop)
+        try:
+            if training.step < config.steps and loop.run(training, config):
+                training.evaluator.finish(training.policy, training.step, training.tracker, stop)
+        finally:
+            write_status(run_dir, step=training.step)
         return training.step
 
 

@@ -29,6 +29,7 @@ from lerobot.tracking.config import WandbConfig
 
 log = logging.getLogger(__name__)
 
+AUTO = "auto"
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 _NOT_OURS = (
     *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
@@ -49,9 +50,11 @@ def rebase(command: str, line: Line) -> str:
     name = command
     if command == "train":
         resume, config_path = line.take("resume"), line.take("config_path")
-        if resume == "auto":
+        if resume == AUTO:
             if (step_folder := _newest(line)) is not None:
                 _go_on(step_folder, line)  # with the words of the first time, which `check_resumed` compares
+            else:
+                line.put("resume", AUTO)  # no checkpoint yet: from the start, in the same folder
         elif (step_folder := _resumed(resume, config_path, line)) is not None:
             stored = _read(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
             if not _is_ours(stored):
@@ -116,7 +119,7 @@ def _go_on(step_folder: Path, line: Line) -> None:
 
 def check_resumed(config: Any) -> None:
     """Refuse a resumed run that is another run than the stored one, and take from that what is not typed but found."""
-    if not getattr(config, "resume", None):
+    if getattr(config, "resume", None) in (None, AUTO):
         return
     folder = Path(config.resume) / paths.PRETRAINED_FOLDER
     stored = _read(folder / CONFIG_FILE)

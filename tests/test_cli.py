@@ -114,6 +114,8 @@ def test_null_means_without_it(word):
         (["output_dir="], "names no folder"),
         (["policy=null"], "--help lists them"),
         (["scheduler.name=linear"], "type scheduler=cosine"),
+        (["policy.normalization_mapping={VISUAL: nonsense}"], "VISUAL=nonsense is none of MEAN_STD"),
+        (["seed=null"], "seed=null says nothing"),
         (["interrupt_after=10", "steps=3"], "never comes"),
         (["seed=99999999999999999999"], "less than 2**63"),
         (["-m", "--cfg", "job"], "leave out -m"),

@@ -12,6 +12,7 @@ import pytest
 from runs import DATA, TINY
 
 import lerobot
+import lerobot.errors
 from lerobot.command import _new_folder
 
 
@@ -144,3 +145,39 @@ def test_a_stored_run_can_be_repeated(train, rows, tmp_path):
     again = lerobot.run(lerobot.compose("train", [f"--config_path={first}", f"output_dir={tmp_path / 'again'}"]))
 
     assert [row["train/loss"] for row in rows(again)] == [row["train/loss"] for row in rows(first)]
+
+
+def test_a_run_that_died_before_its_first_checkpoint_starts_anew_in_its_folder(train, rows, monkeypatch, tmp_path):
+    """HYD-16: the same line, typed again by a cluster."""
+    from lerobot.policies.act import ACTPolicy
+
+    real, calls = ACTPolicy.loss, []
+
+    def loss(self, batch):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the node is gone")
+        return real(self, batch)
+
+    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    with pytest.raises(RuntimeError, match="the node is gone"):
+        train("steps=4", "resume=auto")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["step"] == 2
+    with pytest.raises(lerobot.errors.ConfigError, match="type resume=auto output_dir="):
+        train("steps=4")
+
+    run = train("steps=4", "resume=auto")
+
+    assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
+def test_a_run_goes_on_with_its_own_data_alone_wherever_that_is_now(train, tmp_path):
+    import shutil
+
+    run = train("steps=1")
+    shutil.copytree(DATA / "metaworld_push_state", tmp_path / "moved")
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=2", f"dataset.root={tmp_path / 'moved'}"]))
+    other = DATA / "metaworld_drawer_open_state"
+    with pytest.raises(lerobot.errors.ConfigError, match="holds other actions than the run was trained on"):
+        lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3", f"dataset.root={other}"]))

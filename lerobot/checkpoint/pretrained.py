@@ -62,7 +62,7 @@ def load_policy(path: str | Path, device: str | torch.device = "cpu", *, config:
     # To the last bit those that the weights were trained behind.
     policy.normalizer = Normalizer(policy.normalizer.features, config.normalization_mapping, stats)
     weights = read_tensors(folder / WEIGHTS_FILE)
-    _check_weights(folder, policy.state_dict(), weights)
+    _check_weights(folder, policy.state_dict(), weights, config)
     policy.load_state_dict(weights)
     policy.rename_map = processor_setting(folder / PREPROCESSOR_FILE, "rename_observations_processor", "rename_map")
     return policy.to(device).eval()
@@ -96,9 +96,16 @@ def _stats_of(folder: Path, processor_file: str, step_name: str) -> dict[str, di
     return stats
 
 
-def _check_weights(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+def _check_weights(
+    folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: PolicyConfig
+) -> None:
     odd = sorted(expected.keys() ^ found.keys())
     odd += sorted(key for key in expected.keys() & found.keys() if expected[key].shape != found[key].shape)
+    stored = read_policy_config(folder)
+    named = sorted(f.name for f in fields(config) if getattr(config, f.name) != getattr(stored, f.name, None))
+    typed = [f"policy.{name}={getattr(config, name)}" for name in named if name not in ("device", "pretrained_path")]
+    if odd and typed:
+        raise ConfigError(f"the weights in {folder} do not fit {', '.join(typed)}: leave out what changes the network")
     if odd:
         raise ConfigError(
             f"{folder / WEIGHTS_FILE} does not fit {CONFIG_FILE} beside it in {len(odd)} tensors "

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from lerobot.policies.base import Policy, Stats
 
 
+MODES = ("MEAN_STD", "MIN_MAX", "QUANTILES", "QUANTILE10", "IDENTITY")
+"""How a feature can be normalised, in LeRobot's words."""
+
+
 @dataclass
 class PolicyConfig:
     """The fields that every policy shares. `config.json` holds them under the same names."""
@@ -37,6 +41,11 @@ class PolicyConfig:
     pretrained_path: str | None = None
     """Where the first weights come from: a checkpoint, a run, or a `pretrained_model` folder."""
     pretrained_revision: str | None = None
+
+    def __post_init__(self) -> None:
+        for kind, mode in self.normalization_mapping.items():
+            if mode not in MODES:
+                raise ConfigError(f"policy.normalization_mapping: {kind}={mode} is none of {', '.join(MODES)}")
 
     @property
     def observation_delta_indices(self) -> list[int] | None:
@@ -86,6 +95,7 @@ class ACTConfig(PolicyConfig):
     optimizer_lr_backbone: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges("policy", self, _ACT_RANGES)
         if self.use_vae:
             check_ranges("policy", self, {"n_vae_encoder_layers": COUNT})

@@ -346,3 +346,11 @@ def test_paths_and_configs_are_read_without_torch():
         "assert config.chunk_size == 16; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_typed_architecture_that_does_not_fit_the_weights_is_named():
+    config = read_policy_config(PEER)
+    config.dim_model = 32
+
+    with pytest.raises(ConfigError, match=r"do not fit policy\.dim_model=32: leave out"):
+        load_policy(PEER, config=config)

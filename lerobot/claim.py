@@ -6,6 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lerobot.checkpoint.paths import has_checkpoints
 from lerobot.errors import ConfigError
 from lerobot.status import STATUS_FILE
 
@@ -19,7 +20,7 @@ class OccupiedError(ConfigError):
 def refuse_occupied(folder: Path) -> None:
     """Refuse a folder that holds a run already."""
     if (folder / STATUS_FILE).exists():
-        go_on = f"resume={folder}" if (folder / "checkpoints" / "last").exists() else f"resume=auto output_dir={folder}"
+        go_on = f"resume={folder}" if has_checkpoints(folder) else f"resume=auto output_dir={folder}"
         raise OccupiedError(f"{folder} holds a run: type {go_on} to go on with it, or another output_dir")
 
 

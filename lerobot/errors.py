@@ -1,4 +1,4 @@
-"""The one exception that a user's mistake raises."""
+"""What a command answers with one sentence: a mistake of the user's, or a run that cannot go on."""
 
 
 class ConfigError(ValueError):

@@ -92,7 +92,7 @@ def _newest(line: Line) -> Path | None:
     if folder is None or line.is_multirun:
         raise ConfigError("resume=auto goes on in output_dir: type output_dir=<folder> too, and no -m")
     run = Path(unquote(folder))
-    return _step_folder(str(run)) if (run / paths.CHECKPOINTS_FOLDER / paths.LAST).exists() else None
+    return _step_folder(str(run)) if paths.has_checkpoints(run) else None
 
 
 def _step_folder(path: str) -> Path:

@@ -181,3 +181,18 @@ def test_a_run_goes_on_with_its_own_data_alone_wherever_that_is_now(train, tmp_p
     other = DATA / "metaworld_drawer_open_state"
     with pytest.raises(lerobot.errors.ConfigError, match="holds other actions than the run was trained on"):
         lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3", f"dataset.root={other}"]))
+
+
+def test_resume_auto_never_starts_over_beside_checkpoints(train, rows, caplog):
+    """A lost link is no reason to train over what it pointed to."""
+    run = train("steps=2")
+    (run / "checkpoints" / "last").unlink()
+    caplog.set_level("INFO")
+    train("steps=3", "resume=auto")
+    assert "going on after step 2" in caplog.text
+    assert [row["step"] for row in rows(run)] == [1, 2, 3]
+
+    for step in ("000002", "000003"):
+        (run / "checkpoints" / step / "pretrained_model" / "model.safetensors").unlink()
+    with pytest.raises(lerobot.errors.ConfigError, match=r"lacks model\.safetensors"):
+        train("steps=4", "resume=auto")

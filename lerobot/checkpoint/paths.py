@@ -47,6 +47,11 @@ def find_pretrained(path: str | Path) -> Path:
     raise ConfigError(_complaint(folder))
 
 
+def has_checkpoints(run: Path) -> bool:
+    """Whether a run has saved anything, whole or not: it must not be started over as if it had not."""
+    return any(entry.name.isdigit() or entry.name == LAST for entry in (run / CHECKPOINTS_FOLDER).glob("*"))
+
+
 def read_policy_config(folder: Path) -> PolicyConfig:
     """The policy that `folder` (see `find_pretrained`) holds; its device is not taken over, the launch decides that.
 

@@ -18,10 +18,13 @@ from lerobot.envs.config import EnvConfig
 from lerobot.errors import ConfigError
 from lerobot.optim import OptimizerConfig
 from lerobot.policies.config import PolicyConfig
+from lerobot.ranges import COUNT
 from lerobot.schedule import SchedulerConfig
+from lerobot.time_limit import seconds
 from lerobot.tracking.config import WandbConfig
 
 PRECISIONS = ("no", "bf16", "fp16")
+AUTO = "auto"
 OPEN_GROUPS = {
     "policy": PolicyConfig,
     "dataset": DatasetConfig,
@@ -66,7 +69,7 @@ class GradScalerConfig:
 
 @dataclass
 class GradientAccumulationConfig:
-    """How many micro-batches make one update."""
+    """How many batches of `batch_size` make one update."""
 
     steps: int = 1
 
@@ -83,6 +86,9 @@ class AcceleratorConfig:
     """no, bf16 or fp16. Weights and updates stay float32."""
     grad_scaler: GradScalerConfig = field(default_factory=GradScalerConfig)
     gradient_accumulation: GradientAccumulationConfig = field(default_factory=GradientAccumulationConfig)
+    micro_batch: Any = None
+    """Most samples of a batch that are computed at once: a number, auto (the most that fits) or None (all). It changes
+    memory and time, not the gradient."""
     num_threads: int | None = None
     """Threads of the processor; None leaves PyTorch's choice. 1 is best for small policies and jobs side by side."""
     cudnn_deterministic: bool = False
@@ -91,6 +97,8 @@ class AcceleratorConfig:
     """With no and bf16, skip an update whose gradient is not finite, as fp16 always does."""
 
     def __post_init__(self) -> None:
+        if self.micro_batch not in (None, AUTO) and self.micro_batch not in COUNT:
+            raise ConfigError(f"accelerator.micro_batch={self.micro_batch}: type 1 or more, auto, or null for all")
         if self.num_threads is not None and self.num_threads < 1:
             raise ConfigError(
                 f"accelerator.num_threads={self.num_threads}: type 1 or more, or null for PyTorch's choice"
@@ -176,6 +184,8 @@ class TrainConfig:
     save_freq: int = 20_000
     env_eval_freq: int = 20_000
     save_checkpoint: bool = True
+    time_limit: Any = None
+    """Stop with a checkpoint before as much time has passed since the process began: seconds, 3h30m, 1-12:00:00."""
     picture: bool = True
     """Draw loss and success rate into `report.png` at the end."""
     job_name: str | None = None
@@ -192,6 +202,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ConfigError(f"{name}={value}: type {smallest} or more")
+        seconds(self.time_limit)
         if self.seed >= 2**63:
             raise ConfigError(f"seed={self.seed}: type less than 2**63")
         if self.interrupt_after is not None and self.interrupt_after >= self.steps:

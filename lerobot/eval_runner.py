@@ -11,6 +11,7 @@ from lerobot.claim import claimed
 from lerobot.config import EvalRunConfig, to_plain
 from lerobot.evaluation import report, roll
 from lerobot.facts import versions
+from lerobot.memory import Held, explained
 from lerobot.signals import stop_on_signals
 from lerobot.status import running, write_json
 from lerobot.tracking.tracker import open_tracker
@@ -22,8 +23,11 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
     """Roll `config.policy` out in `config.env`; return the final state of `status.json`."""
     with claimed(run_dir, goes_on=False), running(run_dir) as final, stop_on_signals() as stop, ExitStack() as opened:
         stack = opened.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
+        held = Held(config, run_dir)
+        opened.enter_context(explained(stack, held, evaluating=True))
         path = config.policy.pretrained_path
         policy = load_policy(path, stack.device.torch_device, config=config.policy)
+        held.policy = policy
         policy.rename_map = config.rename_map or policy.rename_map
         facts = {
             **stack.facts(),

@@ -54,6 +54,8 @@ class SimEvaluator(Evaluator):
         for name in self.config.eval.baselines:
             baseline = BASELINES[name].fit(self.demonstrations).to(policy.device)
             result = roll(baseline, unseen, None, nullcontext, stop)
+            if result.stopped:
+                break
             log.info("%s", summary(f"{name} baseline", result))
             rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
         if rows:

@@ -15,7 +15,7 @@ from lerobot.accelerator.stack import Stack, Update, open_stack
 from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, WEIGHTS_FILE, find_pretrained, read_json
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
 from lerobot.claim import claimed
-from lerobot.config import TrainConfig, to_plain
+from lerobot.config import AUTO, TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
 from lerobot.data.reader import LeRobotDataset
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
@@ -23,6 +23,8 @@ from lerobot.envs.scope import preserved_rng
 from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator
 from lerobot.facts import versions
+from lerobot.memory import Held, explained
+from lerobot.micro_batch import MicroBatches
 from lerobot.policies.base import Policy
 from lerobot.prepare import find_dataset, policy_and_data
 from lerobot.report.closing import close
@@ -31,7 +33,8 @@ from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import running, write_json, write_status
 from lerobot.step import train_step
-from lerobot.stored import AUTO, changes
+from lerobot.stored import changes
+from lerobot.time_limit import Deadline
 from lerobot.tracking.tracker import Tracker, open_tracker
 from lerobot.tracking.window import Window
 
@@ -56,6 +59,7 @@ class Training:
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     batches: Any
+    micro_batches: MicroBatches
     window: Window
     tracker: Tracker
     evaluator: Evaluator
@@ -81,13 +85,16 @@ class Training:
         count = config.accelerator.gradient_accumulation.steps
         batches = [self.stack.to_device(next(self.batches)) for _ in range(count)]
         fetched = time.perf_counter()
+        parts, counts = self.micro_batches(batches)
         is_first = "forward_dtype" not in self.facts
         with observed_dtypes(self.policy) if is_first else nullcontext(set()) as seen:
             metrics, update = train_step(
-                self.model, batches, self.optimizer, self.stack, config.optimizer.grad_clip_norm
+                self.model, parts, self.optimizer, self.stack, config.optimizer.grad_clip_norm, counts
             )
         if is_first:
             self._record_facts(check_observed(self.stack.precision, seen))
+        else:  # the first one sets up what the later ones find
+            self.stop.deadline.took("update", time.perf_counter() - start)
         times = {"train/data_s": fetched - start, "train/update_s": time.perf_counter() - fetched}
         self.window.add({**metrics, **times}, step=step, skipped=update.skipped, scale=update.scale)
         self.tracker.advance(step)
@@ -95,7 +102,7 @@ class Training:
             self._tell_overflow(step, update)
         limit = config.accelerator.grad_scaler.max_consecutive_skips
         if update.skipped is not None and due(step, max(1, limit // 10), last=False):
-            self._stop_if_stuck(step, batches[-1])
+            self._stop_if_stuck(step, parts[-1])
 
     def log(self, step: int) -> None:
         """See `loop.Training`."""
@@ -131,6 +138,7 @@ class Training:
         folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
         self.tracker.checkpoint(step, folder)
         self._logged_at += time.perf_counter() - started  # no part of a step
+        self.stop.deadline.took("save", time.perf_counter() - started)
 
     def _refuse_nonfinite(self, step: int) -> None:
         """Never write weights that nothing can be done with: the checkpoint before stays the newest."""
@@ -143,10 +151,15 @@ class Training:
 
     def evaluate(self, step: int) -> None:
         """See `loop.Training`."""
-        started = time.perf_counter()
-        self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, self.stop)
+        started, deadline = time.perf_counter(), self.stop.deadline
+        if deadline.leaves_out_evaluation(is_last=step == self.config.steps):
+            return
+        with explained(self.stack, Held(self.config, self.run_dir, self.policy), evaluating=True):
+            stop = deadline.watching(self.stop)
+            self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, stop)
         check_master_weights(self.policy)
         self._logged_at += time.perf_counter() - started
+        deadline.took("evaluation", time.perf_counter() - started)
 
     def should_stop(self) -> bool:
         """See `loop.Training`."""
@@ -182,7 +195,7 @@ class Training:
         )
 
     def _record_facts(self, forward_dtype: str) -> None:
-        self.facts["forward_dtype"] = forward_dtype
+        self.facts |= {"forward_dtype": forward_dtype, "micro_batch": self.micro_batches.size}
         write_json(self.run_dir / "run.json", self.facts)
         self.tracker.describe(self.facts)
         log.info(
@@ -197,6 +210,7 @@ def train(config: TrainConfig) -> str:
     goes_on = config.resume is not None
     config.resume = None if config.resume == AUTO else config.resume
     with claimed(run_dir, goes_on=goes_on), running(run_dir, steps=config.steps) as final, stop_on_signals() as stop:
+        stop.deadline = Deadline(config.time_limit)
         root = find_dataset(config, stop)
         if stop():
             final.state = "stopped"
@@ -211,7 +225,7 @@ def train(config: TrainConfig) -> str:
 
 
 def _cut_short(config: TrainConfig, stop: Stop) -> bool:
-    """Whether a signal left an evaluation undone."""
+    """Whether a signal or the time limit left an evaluation undone."""
     return stop() and config.env is not None
 
 
@@ -232,10 +246,13 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, unti
 
 def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, stack: ExitStack) -> Training:
     accelerator = stack.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
+    held = Held(config, run_dir)
+    stack.enter_context(explained(accelerator, held))
     stack.enter_context(preserved_rng(accelerator.device.torch_device))
     seed_run(config.seed)
     resumed = Path(config.resume) if config.resume else None
     policy, dataset = policy_and_data(config, dataset_root, resumed)
+    held.policy = policy
     evaluator = make_evaluator(config, policy, dataset, run_dir)  # refuses before step 1 what it could not do later
     check_master_weights(policy)
     model = accelerator.prepare(policy)
@@ -244,6 +261,7 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     progress = Progress() if resumed is None else _restore(config, resumed, optimizer, accelerator)
     batches = stack.enter_context(_batches(config, dataset, accelerator, progress.step))
+    held.micro_batches = MicroBatches(config, policy, model, optimizer, accelerator)
     facts = {**accelerator.facts(), **versions()}
     charts = replace(config.wandb, name=config.wandb.name or config.job_name)
     plain, start = to_plain(config), progress.step
@@ -260,8 +278,8 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
     policy.train()
     return Training(
-        config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, evaluator, stop, facts,
-        step=start, base_lrs=base_lrs, _logged_step=start,
+        config, run_dir, accelerator, policy, model, optimizer, batches, held.micro_batches, window, tracker,
+        evaluator, stop, facts, step=start, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
 
 

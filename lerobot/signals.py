@@ -6,20 +6,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lerobot.time_limit import Deadline
+
 log = logging.getLogger(__name__)
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
 class Stop:
-    """Whether a signal has come; call it to ask."""
+    """Whether a signal or the deadline has come; call it to ask."""
 
     def __init__(self) -> None:
+        self.deadline = Deadline()
         self._event = threading.Event()
 
     def __call__(self) -> bool:
         """Whether one has come."""
-        return self._event.is_set()
+        return self._event.is_set() or self.deadline.has_come()
 
     def request(self, number: int, _frame: object = None) -> None:
         """Remember the signal; a second one ends the process at once, as it would without this handler."""

@@ -16,6 +16,7 @@ from hydra.utils import get_class
 from lerobot.checkpoint import paths
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import (
+    AUTO,
     OPEN_GROUPS,
     SCHEMAS,
     AcceleratorConfig,
@@ -29,7 +30,6 @@ from lerobot.tracking.config import WandbConfig
 
 log = logging.getLogger(__name__)
 
-AUTO = "auto"
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 _NOT_OURS = (
     *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
@@ -38,8 +38,8 @@ _NOT_OURS = (
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = re.compile(
     r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
-    r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic)"
-    r"|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
+    r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic|micro_batch)"
+    r"|time_limit|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
 _NOT_THE_RUN = re.compile(r"resume|output_dir|interrupt_after|job_name|demos(\..*)?|policy\.pretrained_(path|revision)")
 """Settings that say how a run is started, not what it is."""

@@ -47,6 +47,13 @@ def state(scaler: torch.amp.GradScaler) -> dict[str, float]:
     }
 
 
+def put_back(scaler: torch.amp.GradScaler, stored: dict[str, Any]) -> None:
+    """Set what `state_dict` gave before, also where an update broke off between `unscale_` and `update`."""
+    if scaler.is_enabled():
+        scaler._per_optimizer_states.clear()
+        scaler.load_state_dict(stored)
+
+
 def load_state(scaler: torch.amp.GradScaler, stored: dict[str, float], settings: GradScalerConfig) -> None:
     """Go on from the stored scale and count. PyTorch would take the stored factors too, whatever `settings` say now."""
     moves = {name: getattr(settings, name) for name in ("growth_factor", "backoff_factor", "growth_interval")}

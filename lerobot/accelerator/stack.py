@@ -1,5 +1,6 @@
 """The accelerator side of a run: one device, one precision, one scaler, all from the config and from nothing else."""
 
+import gc
 import logging
 import os
 import sys
@@ -99,6 +100,19 @@ class Stack:
         self.scaler.step(optimizer)
         self.scaler.update()
         return Update(norm, skipped, scale_tensor(self.scaler) if self.has_scale else None)
+
+    @property
+    def can_run_out(self) -> bool:
+        """Whether an allocation that does not fit raises: a system lends a process more than there is, then ends it."""
+        return self.device.can.memory != "process"
+
+    def forget_peak(self) -> None:
+        """Free what nothing holds any more, and count the peak from now on."""
+        gc.collect()
+        if self.can_run_out:
+            torch.get_device_module(self.device.type).empty_cache()
+        if self.device.can.memory == "allocator":
+            torch.accelerator.reset_peak_memory_stats(self.device.torch_device)
 
     def peak_memory_gb(self) -> float:
         """The most memory that the run held at once, in GiB: of the card, or of this process on the processor."""

@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 
 Batch = dict[str, Tensor]
 
+_WORKER_GONE = re.compile(r"DataLoader worker \(pid.*\) (exited unexpectedly|is killed by signal: (Killed|Bus error))")
 GRACE_S = 60
 """How long a worker outlives a termination signal."""
 
@@ -93,7 +95,7 @@ def open_loader(
     )
     batches: Any = iter(loader)
     try:
-        yield _unwrapped(batches)
+        yield _unwrapped(batches, f"num_workers={num_workers} and prefetch_factor={prefetch_factor}")
     finally:
         batches._shutdown_workers()
 
@@ -104,11 +106,21 @@ def _batches_here(dataset: BatchedDataset, sampler: Sampler, start: int, pin_mem
         yield {key: value.pin_memory() for key, value in batch.items()} if pin_memory else batch
 
 
-def _unwrapped(batches: Iterator[Batch | ConfigError]) -> Iterator[Batch]:
-    for batch in batches:
-        if isinstance(batch, ConfigError):
-            raise batch
-        yield batch
+def _unwrapped(batches: Iterator[Batch | ConfigError], settings: str) -> Iterator[Batch]:
+    """The batches; what was refused in a worker is raised here, and a worker that is gone is told of."""
+    try:
+        for batch in batches:
+            if isinstance(batch, ConfigError):
+                raise batch
+            yield batch
+    except RuntimeError as error:
+        if not _WORKER_GONE.search(str(error)):
+            raise
+        raise RunError(
+            f"a process that loads data was ended from outside, as the system does where memory runs out ({settings}): "
+            "type num_workers=<fewer>, prefetch_factor=<fewer>, or a smaller batch_size; in a container, give it more "
+            "shared memory too (docker run --shm-size=8g)"
+        ) from error
 
 
 class _Steps:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lerobot.errors import ConfigError
 from lerobot.features import ACTION_KEY, ENV_STATE_KEY, STATE_KEY, Feature
-from lerobot.policies.base import Batch, Policy, Stats
+from lerobot.policies.base import Batch, Counts, Policy, Stats
 from lerobot.policies.config import ACTConfig
 from lerobot.policies.transformer import Decoder, Encoder, LayerSize, grid_sinusoids, sinusoids
 from lerobot.policies.vision import frozen_resnet
@@ -30,24 +30,29 @@ class ACTPolicy(Policy):
         self.model = ACT(config)
         self._ensemble = TemporalEnsemble(config.temporal_ensemble_coeff, config.chunk_size)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Batch, counts: Counts | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """L1 distance in the normalised range, plus `kl_weight` times the divergence of the latent in training.
 
-        The mean is over all unpadded numbers of the batch.
+        The first is a mean over all unpadded numbers of the batch, the second over its samples.
         """
+        counts = self.counts(batch) if counts is None else counts
         is_real = ~batch["action_is_pad"]
         action = self.normalizer.normalize(ACTION_KEY, batch[ACTION_KEY].reshape(*is_real.shape, -1))
         shown = (action, is_real) if self.training and self.config.use_vae else None
         predicted, latent = self.model(self.normalized_inputs(batch), shown)
         distance = (predicted - action).abs() * is_real[..., None]
-        l1 = distance.sum() / (is_real.sum() * action.shape[-1]).clamp(min=1)
+        l1 = distance.sum() / (counts["unpadded"] * action.shape[-1]).clamp(min=1)
         parts = {"l1_loss": l1.detach()}
         if latent is None:
             return l1, parts
         mean, log_variance = latent
-        divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum(-1).mean() / 2
+        divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum() / (2 * counts["samples"])
         parts["kld_loss"] = divergence.detach()
         return l1 + self.config.kl_weight * divergence, parts
+
+    def counts(self, batch: Batch) -> Counts:
+        """Samples, and their unpadded steps."""
+        return {**super().counts(batch), "unpadded": (~batch["action_is_pad"]).sum()}
 
     @torch.no_grad()
     def predict_action_chunk(self, observation: Batch) -> Tensor:

@@ -11,10 +11,13 @@ from lerobot.features import ACTION_KEY
 from lerobot.policies.config import PolicyConfig
 from lerobot.policies.normalize import Normalizer, Stats, exact_constants
 
-__all__ = ["Batch", "Policy", "Stats"]
+__all__ = ["Batch", "Counts", "Policy", "Stats"]
 
 Batch = dict[str, Tensor]
 """LeRobot's keys to tensors with a leading batch axis, in robot units."""
+
+Counts = dict[str, Tensor]
+"""How many of each thing the means in a policy's loss are over: 0-d tensors on the device, the policy names them."""
 
 
 class Policy(nn.Module):
@@ -44,13 +47,22 @@ class Policy(nn.Module):
         """Where the policy computes; a policy without tensors computes anywhere, and says cpu."""
         return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
 
-    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The 0-d float32 loss of a batch, and its detached 0-d parts. Nothing is read back from the device."""
+    def loss(self, batch: Batch, counts: Counts | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The 0-d float32 loss of a batch, and its detached 0-d parts. Nothing is read back from the device.
+
+        Where `batch` is a part of a larger one, `counts` are those of the whole: each mean is then the part's sum over
+        the whole's count, so that losses and gradients of all parts add up to the whole's.
+        """
         raise NotImplementedError
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def counts(self, batch: Batch) -> Counts:
+        """What the means in `loss` are over; those of the parts of a batch add up to its own."""
+        first = next(iter(batch.values()))
+        return {"samples": torch.full((), len(first), device=first.device)}
+
+    def forward(self, batch: Batch, *counts: Counts) -> tuple[Tensor, dict[str, Tensor]]:
         """`loss`, under the name that wrappers such as DDP call."""
-        return self.loss(batch)
+        return self.loss(batch, *counts)
 
     def predict_action_chunk(self, observation: Batch) -> Tensor:
         """The next actions `(b, k, a)` in robot units, float32, the current step's first."""

@@ -45,7 +45,8 @@ class SimEvaluator(Evaluator):
     def evaluate(self, policy: Policy, step: int, tracker: Tracker, autocast: Autocast, stop: Stop) -> None:
         """See `Evaluator`."""
         result = roll(policy, self.config, self.folder / f"{step:06d}", autocast, stop)
-        report(result, step, self.folder, tracker)
+        if result.episodes:  # none, where it was asked to stop before the first
+            report(result, step, self.folder, tracker)
 
     def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Stop) -> None:
         """See `Evaluator`."""

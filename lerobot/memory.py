@@ -34,6 +34,8 @@ def explained(stack: Stack, held: Held, *, evaluating: bool = False) -> Iterator
         if not is_out_of_memory(error):
             raise
         sizes, remedies = _evaluation(stack, held) if evaluating else _training(stack, held)
+        if isinstance(error, MemoryError) and not evaluating:  # of python's, so of the data rather than the network
+            remedies = ["num_workers=<fewer>", "prefetch_factor=<fewer>", *remedies]
         device = " ".join(filter(None, (stack.device.word, stack.device.name and f"({stack.device.name})")))
         raise RunError(
             f"out of memory on {device} in {'an evaluation' if evaluating else 'training'}: "
@@ -49,7 +51,7 @@ def _training(stack: Stack, held: Held) -> tuple[list[str], list[str]]:
     size = held.micro_batches.size if held.micro_batches else config.batch_size
     remedies = _more_room(stack)
     if size > 1:
-        smaller = "auto" if config.accelerator.micro_batch is None else size // 2
+        smaller = "auto" if config.accelerator.micro_batch is None and stack.can_run_out else size // 2
         remedies = [f"accelerator.micro_batch={smaller}", *remedies, f"batch_size={size // 2} in a new run"]
     remedies += [f"policy.{name}=<less> in a new run" for name in ("chunk_size", "dim_model", "dim_feedforward")]
     return [f"batch_size={config.batch_size} in micro-batches of {size}", f"precision={stack.precision}"], remedies

@@ -74,7 +74,7 @@ class Deadline:
     def leaves_out_evaluation(self, is_last: bool) -> bool:
         """Whether an evaluation as long as the longest so far would not fit; after the last update, the run ends so."""
         needs = self._longest.get("evaluation", 0.0)
-        fits = not self._has_come and self._left_s() >= needs + self._reserve_s()
+        fits = not self._has_come and self._left_s() >= needs + self._episodes_s() + self._reserve_s()
         if not fits:
             self._has_come |= is_last
             log.warning(
@@ -85,15 +85,19 @@ class Deadline:
 
     def watching(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
         """`should_stop` for an evaluation, which asks now and then: it says yes early enough for the next time."""
-        asked, longest = clock(), 0.0
+        asked = clock()
 
         def ask() -> bool:
-            nonlocal asked, longest
+            nonlocal asked
             asked, before = clock(), asked
-            longest = max(longest, asked - before)
-            return should_stop() or self.has_come(ahead_s=FACTOR * longest)
+            self.took("episodes", asked - before)
+            return should_stop() or self.has_come(ahead_s=self._episodes_s())
 
         return ask
+
+    def _episodes_s(self) -> float:
+        """What an evaluation takes at most from one question to the next."""
+        return FACTOR * self._longest.get("episodes", 0.0)
 
     def _left_s(self) -> float:
         return self._ends - clock()

@@ -11,7 +11,7 @@ import torch
 
 from lerobot.data.loader import Sampler, open_loader
 from lerobot.data.reader import LeRobotDataset
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -105,3 +105,17 @@ def test_a_damaged_file_is_one_sentence_from_a_worker_too(workers):
     with open_loader(Damaged(), Sampler(8, 2, 0), num_workers=workers) as batches, pytest.raises(ConfigError) as error:
         next(batches)
     assert str(error.value) == "file-000.mp4 cannot be decoded: copy it again"
+
+
+class Greedy:
+    def __getitems__(self, indices):
+        os.kill(os.getpid(), signal.SIGKILL)  # as the system does where memory runs out
+
+
+def test_a_worker_that_the_system_ended_is_one_sentence(monkeypatch):
+    looks = torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data
+    monkeypatch.setattr(looks, "__defaults__", (0.2,))  # how often a worker is looked after, 5 s
+    with open_loader(Greedy(), Sampler(8, 2, 0), num_workers=1) as batches, pytest.raises(RunError) as error:
+        next(batches)
+    assert "(num_workers=1 and prefetch_factor=4)" in str(error.value)
+    assert "type num_workers=<fewer>, prefetch_factor=<fewer>, or a smaller batch_size" in str(error.value)

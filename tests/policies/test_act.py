@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.errors import ConfigError
+from lerobot.micro_batch import divide, total_counts
 from lerobot.policies.act import TemporalEnsemble
 
 DATA = Path(__file__).parents[1] / "data"
@@ -133,6 +134,27 @@ def test_padding_enters_neither_loss_nor_gradients(make_policy, batch, vae):
 def test_a_batch_of_padding_alone_has_loss_zero(make_policy, batch):
     batch["action_is_pad"][:] = True
     assert make_policy().eval().loss(batch)[0] == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_losses_and_gradients_of_parts_add_up_to_those_of_the_whole(make_policy, batch, monkeypatch, size):
+    """DIST-02: padding is uneven, and the divergence is a mean over samples."""
+    batch["action_is_pad"][0, 1:] = True
+    noise = torch.randn(len(batch["action"]), 32)
+
+    def gradients(parts):
+        policy = make_policy(dropout=0.0, kl_weight=10.0).train()
+        drawn = iter(noise.split([len(part["action"]) for part in parts]))
+        monkeypatch.setattr(torch, "randn_like", lambda _: next(drawn))
+        counts = () if len(parts) == 1 else (total_counts(policy, parts),)
+        losses = [policy(part, *counts) for part in parts]
+        sum(loss for loss, _ in losses).backward()
+        sums = {key: sum(told[key] for _, told in losses) for key in losses[0][1]}
+        return {**sums, **{name: p.grad for name, p in policy.named_parameters()}}
+
+    whole, parts = gradients([batch]), gradients(divide(batch, size))
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_actions_of_one_number_may_come_as_scalars(push_config, push_stats, batch):

@@ -171,8 +171,9 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
         except Exception as error:
             # Raised again below for a single run; the other jobs of a sweep go on, and the sweep's status tells.
             states.append("failed")
-            errors.append(error)
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
+            if HydraConfig.get().mode == RunMode.RUN:
+                errors.append(error)
+            else:  # kept, its traceback would hold the job's tensors, and the next jobs had less memory
                 is_told = isinstance(error, RunError)
                 log.error("job %s failed: %s", folder.name, error, exc_info=not is_told)
 

@@ -77,9 +77,11 @@ class Deadline:
         fits = not self._has_come and self._left_s() >= needs + self._episodes_s() + self._reserve_s()
         if not fits:
             self._has_come |= is_last
+            before = f", which took {needs:.0f} s before," if needs else ""
             log.warning(
-                "time_limit=%s: an evaluation of %.0f s does not fit any more and is left out, "
-                "`lerobot-eval policy.path=<run>` makes up for it", self.limit, needs,
+                "time_limit=%s: %.0f s are left and the evaluation%s is left out, "
+                "`lerobot-eval policy.path=<run>` makes up for it",
+                self.limit, self._left_s(), before,
             )  # fmt: skip
         return not fits
 

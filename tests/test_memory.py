@@ -182,6 +182,34 @@ def test_running_out_of_memory_is_one_sentence_and_the_checkpoint_stays(monkeypa
     assert (run / "checkpoints" / "last").resolve().name == "000004"
 
 
+def test_a_job_that_ran_out_leaves_its_memory_to_the_next_one_of_the_sweep(monkeypatch):
+    import gc
+    import weakref
+
+    from lerobot.command import main
+    from lerobot.policies.act import ACTPolicy
+    from lerobot.train import work
+
+    real, policies, left_over = ACTPolicy.loss, [], []
+
+    def loss(self, batch, *counts):
+        if self not in (policy() for policy in policies):
+            gc.collect()
+            left_over.append([policy() for policy in policies if policy() is not None])
+            policies.append(weakref.ref(self))
+        if len(policies) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, batch, *counts)
+
+    monkeypatch.setattr(ACTPolicy, "loss", loss)
+    monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *TINY, "steps=1", "seed=1,2", "output_dir=sweep"])
+    with pytest.raises(SystemExit) as left:
+        main("train", work)
+
+    assert left.value.code == 1
+    assert left_over == [[], []]
+
+
 def test_data_that_do_not_fit_are_told_from_a_network_that_does_not(train, monkeypatch):
     from lerobot.data.reader import LeRobotDataset
 

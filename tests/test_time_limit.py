@@ -163,7 +163,7 @@ def test_an_evaluation_that_will_not_fit_is_not_begun(train, ten_seconds_an_upda
 
     # 20 s and 100 s, twice: 135 s are left to the third, which needs 100, 20 for a slow batch and 50 for what follows.
     assert evaluator.rolled == [(2, 10), (4, 10)]
-    assert "an evaluation of 100 s does not fit any more and is left out" in caplog.text
+    assert "135 s are left and the evaluation, which took 100 s before, is left out" in caplog.text
     assert status(run)["state"] == "stopped"
 
 

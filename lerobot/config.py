@@ -22,6 +22,10 @@ from lerobot.schedule import SchedulerConfig
 from lerobot.tracking.config import WandbConfig
 
 PRECISIONS = ("no", "bf16", "fp16")
+SCHEMA_VERSION = 1
+"""Of a stored run config; `lerobot.migrate` reads older ones."""
+NOT_STORED = ("resume", "interrupt_after", "reset_scale", "resume_check")
+"""Keys of `TrainConfig` that say how a run is started and not what it is."""
 OPEN_GROUPS = {
     "policy": PolicyConfig,
     "dataset": DatasetConfig,
@@ -185,9 +189,14 @@ class TrainConfig:
     """Stop after this update as a signal would, and go on from the checkpoint: shows that the run can be resumed."""
     resume: str | None = None
     """A run, a checkpoints folder, a step folder, `last`, or a `train_config.json`."""
+    reset_scale: bool = False
+    """On resume with fp16, start anew from `init_scale`; a typed `init_scale` implies it."""
+    resume_check: int | None = None
+    """Train as many updates twice, once with a stop and a resume, and compare: see `debug=resume_check`."""
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "seed": 0, "interrupt_after": 1}
+        least["resume_check"] = 2
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
@@ -275,7 +284,8 @@ def _refuse_impossible(run: Any) -> None:
 
 def to_plain(run: Any) -> dict[str, Any]:
     """A run config as JSON that `--config_path=` and `resume=` read back: `parse` undone."""
-    plain = dataclasses.asdict(run)
+    plain = {key: value for key, value in dataclasses.asdict(run).items() if key not in NOT_STORED}
+    plain["schema_version"] = SCHEMA_VERSION
     for name in OPEN_GROUPS:
         value = getattr(run, name, None)
         if isinstance(value, OPEN_GROUPS[name]):

@@ -55,7 +55,7 @@ def leave_on_signals() -> Iterator[None]:
 
 def _leave(number: int, _frame: object = None) -> None:
     with suppress(OSError):  # nobody reads
-        os.write(2, f"error: {signal.Signals(number).name} before anything was begun\n".encode())
+        os.write(2, f"error: stopped by {signal.Signals(number).name}, no run was at hand\n".encode())
     os._exit(INTERRUPTED if number == signal.SIGINT else STOPPED)
 
 

@@ -25,6 +25,8 @@ SCALING = [
     "accelerator.grad_scaler.init_scale=1048576",
     "accelerator.grad_scaler.growth_interval=3",
 ]
+UNFUSED = [*SCALING, "optimizer.fused=false"]
+MOMENTUM = ["optimizer=sgd", "optimizer.momentum=0.9", "optimizer.lr=1e-2"]
 ACCUMULATION = ["batch_size=14", "accelerator.gradient_accumulation.steps=2"]
 
 
@@ -86,9 +88,8 @@ def test_wherever_it_is_stopped_it_goes_on_as_if_it_was_not(compare):
     compare([], {"log_window": [1], "epoch_end": [3], "both_twice": [5, 6]})
 
 
-@pytest.mark.parametrize("words", [["precision=bf16"], ACCUMULATION, ["optimizer=sgd", "optimizer.momentum=0.9"]])
-def test_so_it_does_in_bf16_with_micro_batches_and_with_another_optimizer(compare, words):
-    compare(words, {"once": [4]})
+def test_so_it_does_in_bf16_with_micro_batches(compare):
+    compare(["precision=bf16", *ACCUMULATION], {"once": [4]})
 
 
 def test_so_it_does_in_fp16_while_the_scale_calibrates_and_grows(compare, fp16_on_cpu, rows):
@@ -118,7 +119,7 @@ def test_the_number_of_workers_plays_no_part(compare, words, before, after):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("micro", [[], ACCUMULATION])
-@pytest.mark.parametrize("words", [[], ["precision=bf16"], SCALING, [*SCALING, "optimizer.fused=false"]])
+@pytest.mark.parametrize("words", [[], ["precision=bf16"], SCALING, UNFUSED, MOMENTUM])
 def test_every_stop_of_every_precision_is_exact(compare, fp16_on_cpu, words, micro):
     compare([*words, *micro], {f"at{step}": [step] for step in range(1, STEPS)})
 
@@ -174,6 +175,15 @@ def test_a_user_can_prove_it_for_a_config_on_a_machine(tmp_path, caplog):
     assert "resume is exact: 6 updates with a stop after 3 gave the bits of 6 without one" in caplog.text
     assert json.loads((run / "status.json").read_text())["state"] == "done"
     assert [path.name for path in run.iterdir() if path.is_dir()] == []
+
+
+def test_so_for_the_config_of_a_run(train, caplog):
+    caplog.set_level("INFO")
+    run = train("steps=1")
+    words = [f"--config_path={run}", "debug=resume_check", "resume_check=2", "output_dir=check"]
+    lerobot.run(lerobot.compose("train", words))
+
+    assert "resume is exact: 2 updates with a stop after 1" in caplog.text
 
 
 def test_what_is_not_exact_is_named_with_how_much(monkeypatch, tmp_path):

@@ -63,7 +63,7 @@ def test_a_signal_before_the_run_leaves_with_a_line_and_a_status(tmp_path, name,
     out, said = process.communicate(timeout=60)
 
     assert process.returncode == status
-    assert (out, said) == ("", f"error: {name} before anything was begun\n")
+    assert (out, said) == ("", f"error: stopped by {name}, no run was at hand\n")
     assert not list(tmp_path.glob("**/status.json"))
 
 

@@ -122,6 +122,11 @@ def test_the_line_of_the_first_start_resets_no_scale_where_it_is_typed_again(tra
     assert [row["train/scale"] for row in rows(run)][3:] == [2048.0, 2048.0, 16.0]
 
 
+def test_a_new_run_has_no_scale_to_reset():
+    with pytest.raises(ConfigError, match=r"reset_scale=true is for a run that goes on"):
+        lerobot.compose("train", [*TINY, "reset_scale=true"])
+
+
 def test_a_missing_scale_warns_and_a_torn_one_is_refused(trained, on, fp16_on_cpu, caplog):
     run = trained("run", "device=auto", "precision=fp16", *LOW, "steps=4")
     file = run / "checkpoints" / "000004" / "training_state" / "scaler_state.json"
@@ -285,6 +290,7 @@ def test_a_run_that_saved_nothing_is_repeated_too(typed, rows):
     assert losses(rows("again")) == losses(rows("first"))
 
 
+@pytest.mark.slow
 def test_a_job_of_a_sweep_goes_on_and_is_repeated_with_nothing_else_typed(typed, tmp_path, rows):
     """HYD-18: Hydra's own settings were lost, so outputs landed elsewhere."""
     own = "hydra.job_logging.root.level=WARNING"

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lerobot.errors import ConfigError
+
 
 @dataclass
 class Popped:
@@ -114,13 +116,21 @@ class Window:
         }
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on in the middle of a window, so that its means are those of a run that never stopped."""
-        self._first_step = state["first_step"]
-        self._host = {key: (total, n) for key, (total, n) in state["host"].items()}
-        self._device = {tuple(keys): _from_json(values).to(device) for keys, values in state["device"]}
-        if state["skips"] is not None:
-            self._skips = _Skips(self._size, self._consecutive_skips, device, state["has_scale"])
-            self._skipped_steps -= self._skips.fill(_from_json(state["skips"]))
+        """Go on in the middle of a window, so that its means are those of a run that never stopped.
+
+        Raises `ConfigError` where `state` is not what `state()` gave.
+        """
+        try:
+            self._first_step = state["first_step"]
+            self._host = {key: (total, n) for key, (total, n) in state["host"].items()}
+            self._device = {tuple(keys): _from_json(values).to(device) for keys, values in state["device"]}
+            if state["skips"] is not None:
+                self._skips = _Skips(self._size, self._consecutive_skips, device, state["has_scale"])
+                self._skipped_steps -= self._skips.fill(_from_json(state["skips"]))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the metrics in training_step.json cannot be read ({error}): go on from another checkpoint of the run"
+            ) from error
 
     def totals(self) -> tuple[int, int]:
         """Skipped updates in all, and how many in a row until now; waits for the device where some may have been."""

@@ -73,7 +73,7 @@ def translate(argv: list[str]) -> Line:
     line = Line()
     raw = _split(argv, line)
     for text in raw:
-        prefix, key, value = _parse(text)
+        prefix, key, value = parse_override(text)
         if value is None:
             line.words.append((prefix, key, None))
         elif (word := _word(prefix, key, value, line.is_multirun)) is not None:
@@ -118,7 +118,8 @@ def _split(argv: list[str], line: Line) -> list[str]:
     return words
 
 
-def _parse(text: str) -> tuple[str, str, str | None]:
+def parse_override(text: str) -> tuple[str, str, str | None]:
+    """`key=value` or `~key` as a word of `Line.words`."""
     key, equals, value = text.partition("=")
     prefix = re.match(r"[+~]*", key).group()  # type: ignore[union-attr]
     if not equals and prefix != "~":

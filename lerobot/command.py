@@ -27,12 +27,13 @@ from lerobot.cli import Line, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
+from lerobot.signals import INTERRUPTED, STOPPED
 from lerobot.status import STATUS_FILE, write_status
 from lerobot.stored import check_resumed, rebase, register_schemas
 
 log = logging.getLogger(__name__)
 
-DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 75, 130
+DONE, FAILED, REFUSED = 0, 1, 2
 
 
 def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:

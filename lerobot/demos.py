@@ -5,18 +5,18 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lerobot.command import main as run_command
-from lerobot.config import DemosRunConfig
 from lerobot.errors import ConfigError
 from lerobot.schedule import due
+from lerobot.signals import leave_on_signals, stop_on_signals
 
 if TYPE_CHECKING:
+    from lerobot.config import DemosRunConfig
     from lerobot.envs.record import Recorded
 
 log = logging.getLogger(__name__)
 
 
-def work(config: DemosRunConfig) -> str:
+def work(config: "DemosRunConfig") -> str:
     """Record what `config` asks for; an existing folder is refused."""
     if config.dataset.root is None:
         raise ConfigError("no folder is given: type dataset.root=<new folder>")
@@ -24,13 +24,12 @@ def work(config: DemosRunConfig) -> str:
         raise ConfigError("no simulator is given: type env=metaworld")
     from lerobot.claim import claimed
     from lerobot.envs.record import Plan, record
-    from lerobot.signals import stop_on_signals
     from lerobot.status import running
 
     root = Path(config.dataset.root).expanduser()
     plan = Plan(config.dataset.num_episodes, config.seed, config.action_noise, tuple(config.cameras), config.image_size)
     run_dir = Path(config.output_dir or "")
-    with claimed(run_dir, goes_on=False), running(run_dir) as final, stop_on_signals() as stop:
+    with stop_on_signals() as stop, claimed(run_dir, goes_on=False), running(run_dir) as final:
         recorded = record(config.env, root, plan, should_stop=stop, on_episode=_say)
         log.info(
             "%s: %d episodes, %d frames, %d attempts that the expert did not solve are left out",
@@ -49,7 +48,10 @@ def _say(so_far: "Recorded") -> None:
 
 def main() -> None:
     """See the module."""
-    run_command("demos", work)
+    with leave_on_signals():
+        from lerobot.command import main as run_command
+
+        run_command("demos", work)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """lerobot-eval: rolls a checkpoint out in a simulator."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lerobot.command import main as run_command
-from lerobot.config import EvalRunConfig
 from lerobot.errors import ConfigError
+from lerobot.signals import leave_on_signals
+
+if TYPE_CHECKING:
+    from lerobot.config import EvalRunConfig
 
 
-def work(config: EvalRunConfig) -> str:
+def work(config: "EvalRunConfig") -> str:
     """Evaluate `config.policy` and write what a training run writes, with one `eval/*` row."""
     if config.policy.pretrained_path is None:
         raise ConfigError("no policy is given: type policy.path=<a run, a checkpoint or a pretrained_model folder>")
@@ -20,7 +23,10 @@ def work(config: EvalRunConfig) -> str:
 
 def main() -> None:
     """See the module."""
-    run_command("eval", work)
+    with leave_on_signals():
+        from lerobot.command import main as run_command
+
+        run_command("eval", work)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
     """Roll `config.policy` out in `config.env`; return the final state of `status.json`."""
-    with claimed(run_dir, goes_on=False), running(run_dir) as final, stop_on_signals() as stop, ExitStack() as opened:
+    with stop_on_signals() as stop, claimed(run_dir, goes_on=False), running(run_dir) as final, ExitStack() as opened:
         stack = opened.enter_context(open_stack(config.accelerator, config.policy.device, config.tf32))
         held = Held(config, run_dir)
         opened.enter_context(explained(stack, held, evaluating=True))

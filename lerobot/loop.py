@@ -29,12 +29,16 @@ class Training(Protocol):
 
 
 def run(training: Training, config: Any) -> bool:
-    """Take `training` from its step to `config.steps`; False where it was asked to stop before, checkpoint written."""
+    """Take `training` from its step to `config.steps`; False where it was asked to stop before, checkpoint written.
+
+    A stop writes no row of its own: means over a part of a window are kept in the checkpoint, so that the resumed run
+    writes the rows of an uninterrupted one.
+    """
     for step in range(training.step + 1, config.steps + 1):
         training.update(step)
         training.step = step
         last, stopping = step == config.steps, training.should_stop()
-        if due(step, config.log_freq, last or stopping):
+        if due(step, config.log_freq, last):
             training.log(step)
         if due(step, config.save_freq, last or stopping):
             training.save(step)
@@ -42,4 +46,8 @@ def run(training: Training, config: Any) -> bool:
             return False
         if due(step, config.env_eval_freq, last):
             training.evaluate(step)
+            if training.should_stop() and not last:  # the resumed run evaluates first what was cut short here
+                if not due(step, config.save_freq, last):
+                    training.save(step)
+                return False
     return True

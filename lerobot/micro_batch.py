@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lerobot.accelerator import grad_scaler
+from lerobot.accelerator.config import AUTO
 from lerobot.accelerator.memory import is_out_of_memory
 from lerobot.accelerator.stack import Stack
-from lerobot.config import AUTO, TrainConfig
+from lerobot.config import TrainConfig
 from lerobot.envs.scope import preserved_rng
 from lerobot.policies.base import Batch, Counts, Policy
 from lerobot.step import train_step

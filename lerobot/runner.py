@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from lerobot import loop
+from lerobot.accelerator.config import AUTO
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, Update, open_stack
-from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, WEIGHTS_FILE, find_pretrained, read_json
-from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
+from lerobot.checkpoint.paths import find_pretrained
+from lerobot.checkpoint.training_state import Progress, save_checkpoint
 from lerobot.claim import claimed
-from lerobot.config import AUTO, TrainConfig, to_plain
+from lerobot.config import TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
 from lerobot.data.reader import LeRobotDataset
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
@@ -28,13 +29,14 @@ from lerobot.micro_batch import MicroBatches
 from lerobot.policies.base import Policy
 from lerobot.prepare import find_dataset, policy_and_data
 from lerobot.report.closing import close
+from lerobot.resume import restore
 from lerobot.schedule import due
 from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import running, write_json, write_status
 from lerobot.step import train_step
-from lerobot.stored import changes
 from lerobot.time_limit import Deadline
+from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 from lerobot.tracking.tracker import Tracker, open_tracker
 from lerobot.tracking.window import Window
 
@@ -133,7 +135,7 @@ class Training:
         started = time.perf_counter()
         self._refuse_nonfinite(step)
         skipped, consecutive = self.window.totals()
-        progress = Progress(step, skipped, consecutive, 1, self.config.batch_size)
+        progress = Progress(step, skipped, consecutive, 1, self.config.batch_size, self.window.state())
         scaler = self.stack.scaler if self.stack.has_scale else None
         folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
         self.tracker.checkpoint(step, folder)
@@ -209,7 +211,7 @@ def train(config: TrainConfig) -> str:
     run_dir = Path(config.output_dir or "")
     goes_on = config.resume is not None
     config.resume = None if config.resume == AUTO else config.resume
-    with claimed(run_dir, goes_on=goes_on), running(run_dir, steps=config.steps) as final, stop_on_signals() as stop:
+    with stop_on_signals() as stop, claimed(run_dir, goes_on=goes_on), running(run_dir, steps=config.steps) as final:
         stop.deadline = Deadline(config.time_limit)
         root = find_dataset(config, stop)
         if stop():
@@ -236,12 +238,24 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, unti
         training.until = until
         if training.step >= config.steps:
             log.info("the run stands at step %d of %d already: type steps=<more> to go on", training.step, config.steps)
+        missed = _missed_evaluation(training)
         try:
-            if training.step < config.steps and loop.run(training, config):
+            if missed:
+                training.evaluate(training.step)
+            if (missed or training.step < config.steps) and loop.run(training, config):
                 training.evaluator.finish(training.policy, training.step, training.tracker, stop)
         finally:
             write_status(run_dir, step=training.step)
         return training.step
+
+
+def _missed_evaluation(training: Training) -> bool:
+    """Whether the run stopped between the checkpoint that it goes on from and the evaluation that was due then."""
+    config, step = training.config, training.step
+    if config.env is None or step == 0 or not due(step, config.env_eval_freq, last=step == config.steps):
+        return False
+    rows = read_metrics(training.run_dir / METRICS_FILE)
+    return not any(row["step"] == step and "eval/success_rate" in row for row in rows)
 
 
 def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, stack: ExitStack) -> Training:
@@ -259,7 +273,7 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     config.optimizer.fused = accelerator.fuses(config.optimizer.fused)
     optimizer = config.optimizer.build(policy.parameter_groups())
     base_lrs = [group["lr"] for group in optimizer.param_groups]
-    progress = Progress() if resumed is None else _restore(config, resumed, optimizer, accelerator)
+    progress = Progress() if resumed is None else restore(config, resumed, optimizer, accelerator)
     batches = stack.enter_context(_batches(config, dataset, accelerator, progress.step))
     held.micro_batches = MicroBatches(config, policy, model, optimizer, accelerator)
     facts = {**accelerator.facts(), **versions()}
@@ -276,21 +290,13 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
         progress.consecutive_skips,
     )
     window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
+    if progress.window is not None:
+        window.restore(progress.window, accelerator.device.torch_device)
     policy.train()
     return Training(
         config, run_dir, accelerator, policy, model, optimizer, batches, held.micro_batches, window, tracker,
         evaluator, stop, facts, step=start, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
-
-
-def _restore(config: TrainConfig, resumed: Path, optimizer: torch.optim.Optimizer, stack: Stack) -> Progress:
-    """Give optimizer and scaler what they had at the checkpoint; return where the run stood."""
-    scaler = stack.scaler if stack.has_scale else None
-    progress, warning = load_checkpoint(resumed, optimizer, scaler, config.accelerator.grad_scaler)
-    if warning:
-        log.warning(warning)
-    _say_resumed(config, resumed, progress.step)
-    return progress
 
 
 def _batches(config: TrainConfig, dataset: LeRobotDataset, stack: Stack, step: int) -> AbstractContextManager[Any]:
@@ -309,17 +315,6 @@ def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:
     if config.num_workers is not None:
         return config.num_workers
     return WORKERS_WITH_CAMERA if set(dataset.keys) & set(dataset.meta.camera_keys) else 0
-
-
-def _say_resumed(config: TrainConfig, resumed: Path, step: int) -> None:
-    """Say where the run goes on, what was passed over, and in which settings it differs from the part before."""
-    log.info("going on after step %d from %s", step, resumed)
-    newer = [other for other in resumed.parent.glob("*") if other.name.isdigit() and int(other.name) > step]
-    if torn := [other.name for other in newer if not (other / PRETRAINED_FOLDER / WEIGHTS_FILE).is_file()]:
-        log.warning("%s: not whole, passed over", ", ".join(sorted(torn)))
-    stored = read_json(resumed / PRETRAINED_FOLDER / TRAIN_CONFIG_FILE)
-    for key, (old, new) in changes(stored, config).items():
-        log.info("changed on resume: %s=%s, was %s", key, new, old)
 
 
 def _say_no_upload(policy: Any) -> None:

@@ -5,30 +5,19 @@ policy config in place of `conf/policy/<type>.yaml`. What is typed then applies 
 """
 
 import dataclasses
-import logging
 import re
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.utils import get_class
+from omegaconf import OmegaConf
 
+from lerobot.accelerator.config import AUTO
 from lerobot.checkpoint import paths
-from lerobot.cli import Line, grammar, translate, unquote
-from lerobot.config import (
-    AUTO,
-    OPEN_GROUPS,
-    SCHEMAS,
-    AcceleratorConfig,
-    EvalConfig,
-    TrainConfig,
-    differences,
-    to_plain,
-)
+from lerobot.cli import Line, grammar, parse_override, translate, unquote
+from lerobot.config import NOT_STORED, OPEN_GROUPS, SCHEMA_VERSION, SCHEMAS, conf_dir, differences, to_plain
 from lerobot.errors import ConfigError
-from lerobot.tracking.config import WandbConfig
-
-log = logging.getLogger(__name__)
+from lerobot.migrate import current, is_ours, read_run
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 _NOT_OURS = (
@@ -41,8 +30,11 @@ _MAY_CHANGE = re.compile(
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic|micro_batch)"
     r"|time_limit|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
-_NOT_THE_RUN = re.compile(r"resume|output_dir|interrupt_after|job_name|demos(\..*)?|policy\.pretrained_(path|revision)")
-"""Settings that say how a run is started, not what it is."""
+_NOT_THE_RUN = re.compile(r"output_dir|job_name|schema_version|demos(\..*)?|policy\.pretrained_(path|revision)")
+"""What may differ between two parts of one run without a word."""
+_NOT_REPEATED = re.compile(r"hydra[./](mode|run|sweep|sweeper|launcher|job_num|output_subdir)\b.*")
+"""Hydra's own settings that say where the first run was, and among which others."""
+_INIT_SCALE = "accelerator.grad_scaler.init_scale"
 
 
 def rebase(command: str, line: Line) -> str:
@@ -56,10 +48,13 @@ def rebase(command: str, line: Line) -> str:
             else:
                 line.put("resume", AUTO)  # no checkpoint yet: from the start, in the same folder
         elif (step_folder := _resumed(resume, config_path, line)) is not None:
-            stored = _read(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
-            if not _is_ours(stored):
+            stored = read_run(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
+            if not is_ours(stored):
                 weights = step_folder / paths.PRETRAINED_FOLDER
                 raise ConfigError(f"{step_folder} is LeRobot's own: start a new run with policy.path={weights}")
+            if _types_init_scale(line):  # also the one that is stored: it is typed again
+                line.put("reset_scale", "true")
+            _repeat_hydra_settings(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE, line)
             _go_on(step_folder, line)
             name = _store("resumed", stored, line)
         elif config_path is not None:
@@ -110,7 +105,7 @@ def _go_on(step_folder: Path, line: Line) -> None:
     asked = line.take("output_dir") or line.take("hydra.run.dir")
     if asked is not None and Path(unquote(asked)).resolve() != run.resolve():
         raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
-    if (rate := line.get("policy.optimizer_lr")) is not None:
+    if (rate := line.get("policy.optimizer_lr")) is not None and line.get("optimizer.lr") is None:
         line.put("optimizer.lr", rate)  # the stored one is a number, not the policy's preset
     line.put("hydra.run.dir", grammar(str(run)))
     line.put("hydra.output_subdir", f".hydra.{len(list(run.glob('.hydra*')))}")
@@ -122,12 +117,14 @@ def check_resumed(config: Any) -> None:
     if getattr(config, "resume", None) in (None, AUTO):
         return
     folder = Path(config.resume) / paths.PRETRAINED_FOLDER
-    stored = _read(folder / CONFIG_FILE)
+    stored = read_run(folder / CONFIG_FILE)
     before = paths.read_policy_config(folder)
     config.policy.input_features = config.policy.input_features or before.input_features
     config.policy.output_features = config.policy.output_features or before.output_features
     config.wandb.run_id = config.wandb.run_id or stored["wandb"].get("run_id")
-    for key, (old, new) in changes(stored, config).items():
+    found = changes(stored, config)
+    config.reset_scale = config.reset_scale or _INIT_SCALE in found
+    for key, (old, new) in found.items():
         if not _MAY_CHANGE.fullmatch(key):
             old, new = (value["type"] if isinstance(value, dict) and "type" in value else value for value in (old, new))
             raise ConfigError(
@@ -142,54 +139,55 @@ def changes(stored: dict[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
     return {key: found[key] for key in sorted(found) if not _NOT_THE_RUN.fullmatch(key)}
 
 
+def _types_init_scale(line: Line) -> bool:
+    """Whether the line says where the loss scale starts: by its key, in a mapping, or by an option that has it."""
+    if line.get(_INIT_SCALE) is not None:
+        return True
+    if "init_scale" in (line.get("accelerator.grad_scaler") or line.get("accelerator") or ""):
+        return True
+    option = line.get("grad_scaler")
+    file = conf_dir() / "grad_scaler" / f"{option}.yaml"
+    return option is not None and (not file.is_file() or "init_scale" in OmegaConf.load(file))
+
+
+def _repeat_hydra_settings(file: Path, line: Line) -> None:
+    """Type again what was typed for Hydra itself when the run that `file` is in was started: logging, search path."""
+    found = [folder / ".hydra" / "hydra.yaml" for folder in file.resolve().parents[:4]]
+    settings = next((place for place in found if place.is_file()), None)
+    for word in OmegaConf.load(settings).hydra.overrides.hydra if settings else ():
+        prefix, key, value = parse_override(word)
+        if not _NOT_REPEATED.fullmatch(key) and not any(typed[1] == key for typed in line.words):
+            line.words.append((prefix, key, value))
+
+
 def _rerun(path: str, line: Line) -> str:
     if line.only_looks and not Path(path).exists():
         return "train"
-    file = Path(path)
-    if not file.is_file():
-        file = paths.find_pretrained(path) / CONFIG_FILE
-    stored = _read(file)
-    if not _is_ours(stored):  # written by LeRobot: its words, read as if typed first
+    file, stored = _run_config(Path(path))
+    if not is_ours(stored):  # written by LeRobot: its words, read as if typed first
         typed = line.words
         line.words = translate([f"{key}={value}" for key, value in _flat(stored)]).words
         for prefix, key, value in typed:
             line.put(key, value or "", prefix)
         return "train"
+    _repeat_hydra_settings(file, line)
+    stored["wandb"] = {**stored["wandb"], "run_id": None}  # its charts are its own
     return _store("rerun", stored, line)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    stored = paths.read_json(file)
-    if not isinstance(stored.get("policy"), dict):
-        raise ConfigError(f"{file} holds no run's config: name a run, or its {CONFIG_FILE}")
-    return _known(stored, file) if _is_ours(stored) else stored
+def _run_config(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The file that holds the config of the run at `path`, and what it holds.
 
-
-def _is_ours(stored: dict[str, Any]) -> bool:
-    return "_target_" in stored["policy"]
-
-
-def _known(stored: dict[str, Any], file: Path) -> dict[str, Any]:
-    """`stored` without the keys that this version does not have, which are named."""
-    kept, unknown = {}, []
-    for key, value in stored.items():
-        if key not in {field.name for field in dataclasses.fields(TrainConfig)}:
-            unknown.append(key)
-        elif isinstance(value, dict) and (fields := _fields(key, value)):
-            unknown += [f"{key}.{name}" for name in value if name not in fields]
-            kept[key] = {name: item for name, item in value.items() if name in fields}
-        else:
-            kept[key] = value
-    if unknown:
-        log.warning("%s: unknown keys have no effect: %s", file, ", ".join(unknown))
-    return kept
-
-
-def _fields(key: str, value: dict[str, Any]) -> set[str]:
-    """The keys that a node may have; empty where it is free."""
-    closed = {"accelerator": AcceleratorConfig, "eval": EvalConfig, "wandb": WandbConfig}
-    cls = get_class(value["_target_"]) if "_target_" in value else closed.get(key)
-    return set() if cls is None else {"_target_", *(field.name for field in dataclasses.fields(cls))}
+    That of the newest checkpoint, or, where none is or it is named, the one that Hydra composed at the start.
+    """
+    composed = path if path.suffix in (".yaml", ".yml") else path / ".hydra" / "config.yaml"
+    if composed.is_file() and (composed == path or not paths.has_checkpoints(path)):
+        plain: Any = OmegaConf.to_container(OmegaConf.load(composed), resolve=False)
+        if not isinstance(plain, dict) or not isinstance(plain.get("policy"), dict) or not is_ours(plain):
+            raise ConfigError(f"{composed} holds no run's config: name a run, or its {CONFIG_FILE}")
+        return composed, current({**plain, "schema_version": SCHEMA_VERSION}, composed)
+    file = path if path.is_file() else paths.find_pretrained(path) / CONFIG_FILE
+    return file, read_run(file)
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -213,7 +211,7 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     groups = [
         word for word in line.words if word[1] in (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "experiment", "debug")
     ]
-    stored = {key: value for key, value in stored.items() if key not in ("output_dir", "resume", "interrupt_after")}
+    stored = {key: value for key, value in stored.items() if key not in ("output_dir", *NOT_STORED)}
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
             stored.pop(group, None)

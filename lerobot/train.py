@@ -1,13 +1,21 @@
 """lerobot-train: trains a policy, evaluates it and logs it."""
 
-from lerobot.command import main as run_command
-from lerobot.config import TrainConfig
+from typing import TYPE_CHECKING
+
+from lerobot.signals import leave_on_signals
+
+if TYPE_CHECKING:
+    from lerobot.config import TrainConfig
 
 
-def work(config: TrainConfig) -> str:
+def work(config: "TrainConfig") -> str:
     """Run `config`; torch is imported only here, after every word of the command line has been accepted."""
     if config.demos is None:
         config.dataset.check()
+    if config.resume_check is not None:
+        from lerobot.resume_check import check_resume
+
+        return check_resume(config)
     from lerobot.runner import train
 
     return train(config)
@@ -15,7 +23,10 @@ def work(config: TrainConfig) -> str:
 
 def main() -> None:
     """See the module."""
-    run_command("train", work)
+    with leave_on_signals():
+        from lerobot.command import main as run_command
+
+        run_command("train", work)
 
 
 if __name__ == "__main__":

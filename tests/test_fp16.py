@@ -6,8 +6,6 @@ import pytest
 import torch
 from runs import losses, weights
 
-import lerobot
-
 FP16 = ["precision=fp16", "device=auto"]
 LOW = "accelerator.grad_scaler.init_scale=1024"  # no overflow from the first update on
 
@@ -153,24 +151,6 @@ def test_a_scale_below_its_floor_stops_the_run(train):
             f"accelerator.grad_scaler.min_scale={2.0**28}",
             "steps=20",
         )
-
-
-def test_typed_scaler_settings_win_over_restored_ones_and_the_scale_goes_on(train, rows):
-    """CKPT-03: torch takes the stored factors too."""
-    run = train(*FP16, LOW, "steps=2", "accelerator.grad_scaler.growth_interval=100")
-    config = lerobot.compose("train", [f"resume={run}", "steps=5", "accelerator.grad_scaler.growth_interval=3"])
-    lerobot.run(config)
-
-    assert (state(run)["growth_interval"], state(run)["scale"]) == (3, 2048.0)  # grown in update 3, having counted 2
-
-
-def test_a_checkpoint_without_scaler_state_resumes_with_a_warning(train, caplog):
-    run = train(*FP16, LOW, "steps=2")
-    (run / "checkpoints" / "last" / "training_state" / "scaler_state.json").unlink()
-
-    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3"]))
-
-    assert "scaler_state.json is not there" in caplog.text
 
 
 def test_an_overflow_in_one_micro_batch_is_one_skip_of_its_update(train, rows, spoiled_loss):

@@ -139,14 +139,6 @@ def test_a_policy_is_evaluated_without_its_dataset_and_says_in_what(train, tmp_p
     assert load_policy(str(run)).normalizer is not None
 
 
-def test_a_stored_run_can_be_repeated(train, rows, tmp_path):
-    """HYD-18: pointing at an old run restored half of it."""
-    first = train("steps=3", "policy.dropout=0.1")
-    again = lerobot.run(lerobot.compose("train", [f"--config_path={first}", f"output_dir={tmp_path / 'again'}"]))
-
-    assert [row["train/loss"] for row in rows(again)] == [row["train/loss"] for row in rows(first)]
-
-
 def test_a_run_that_died_before_its_first_checkpoint_starts_anew_in_its_folder(train, rows, monkeypatch, tmp_path):
     """HYD-16: the same line, typed again by a cluster."""
     from lerobot.policies.act import ACTPolicy

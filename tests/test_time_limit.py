@@ -173,7 +173,7 @@ def test_an_evaluation_that_takes_too_long_is_interrupted_between_episodes(train
 
     # 125 s are left, and it goes on while twice a batch (30 s) and 10 s are.
     assert evaluator.rolled == [(2, 6)]
-    assert (status(run)["state"], status(run)["step"]) == ("stopped", 3)
+    assert (status(run)["state"], status(run)["step"]) == ("stopped", 2)
 
 
 def test_what_is_left_out_after_the_last_update_leaves_the_run_stopped(

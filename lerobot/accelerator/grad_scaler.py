@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lerobot.config import GradScalerConfig
+from lerobot.accelerator.config import GradScalerConfig
 
 
 class NonfiniteGuard(torch.amp.GradScaler):
@@ -55,6 +55,10 @@ def put_back(scaler: torch.amp.GradScaler, stored: dict[str, Any]) -> None:
 
 
 def load_state(scaler: torch.amp.GradScaler, stored: dict[str, float], settings: GradScalerConfig) -> None:
-    """Go on from the stored scale and count. PyTorch would take the stored factors too, whatever `settings` say now."""
+    """Go on from the stored scale and count. PyTorch would take the stored factors too, whatever `settings` say now.
+
+    It grows where the count equals the interval: one beyond a shorter interval would never come to it.
+    """
     moves = {name: getattr(settings, name) for name in ("growth_factor", "backoff_factor", "growth_interval")}
-    scaler.load_state_dict({**stored, **moves})
+    count = min(int(stored["_growth_tracker"]), settings.growth_interval - 1)
+    scaler.load_state_dict({**stored, **moves, "_growth_tracker": count})

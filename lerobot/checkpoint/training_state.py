@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lerobot.accelerator import grad_scaler
+from lerobot.accelerator.config import GradScalerConfig
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER, LAST, PRETRAINED_FOLDER, read_json
 from lerobot.checkpoint.pretrained import save_pretrained
 from lerobot.checkpoint.tensors import read_tensors
-from lerobot.config import GradScalerConfig
 from lerobot.errors import ConfigError
 from lerobot.policies.base import Policy
 from lerobot.ranges import COUNT_OR_NONE, POSITIVE, Range
@@ -49,6 +49,8 @@ class Progress:
     consecutive_skips: int = 0
     num_processes: int = 1
     batch_size: int = 0
+    window: dict[str, Any] | None = None
+    """What no row of metrics holds yet: see `Window.state`."""
 
 
 def save_checkpoint(
@@ -114,7 +116,7 @@ def load_checkpoint(
 def _read_progress(file: Path) -> Progress:
     """Nothing can stand for the step; the rest is as it was at the start where LeRobot has written the file."""
     known = {name: value for name, value in read_json(file).items() if name in asdict(Progress())}
-    _check_numbers(file, known, dict.fromkeys(("step", *known), COUNT_OR_NONE))
+    _check_numbers(file, known, dict.fromkeys(("step", *(known.keys() - {"window"})), COUNT_OR_NONE))
     return Progress(**known)
 
 

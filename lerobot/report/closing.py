@@ -9,6 +9,7 @@ from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER
 from lerobot.config import TrainConfig
 from lerobot.report.plot import plot_run
 from lerobot.status import Final
+from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ BASELINES_FILE = "baselines.json"
 def close(config: TrainConfig, run_dir: Path, final: Final) -> None:
     """Draw the run if it is to be drawn, and say where it is and how to go on with it."""
     log.info("run: %s", run_dir)
-    if config.picture:
+    if config.picture and any("train/loss" in row for row in read_metrics(run_dir / METRICS_FILE)):
         plot_run(run_dir, run_dir / PICTURE_FILE, baselines=_baselines(run_dir))
         log.info("picture: %s", run_dir / PICTURE_FILE)
     if videos := sorted((run_dir / "eval").glob("*/*.mp4")):

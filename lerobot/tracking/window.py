@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from lerobot.errors import ConfigError
 
 
 @dataclass
@@ -102,6 +105,33 @@ class Window:
         self._first_step = None
         return popped
 
+    def state(self) -> dict[str, Any]:
+        """What was added since the last pop, for `restore`; waits for the device."""
+        return {
+            "first_step": self._first_step,
+            "host": {key: list(entry) for key, entry in self._host.items()},
+            "device": [[list(keys), _as_json(values)] for keys, values in self._device.items()],
+            "skips": None if self._skips is None else _as_json(self._skips.used()),
+            "has_scale": self._skips is not None and self._skips.has_scale,
+        }
+
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on in the middle of a window, so that its means are those of a run that never stopped.
+
+        Raises `ConfigError` where `state` is not what `state()` gave.
+        """
+        try:
+            self._first_step = state["first_step"]
+            self._host = {key: (total, n) for key, (total, n) in state["host"].items()}
+            self._device = {tuple(keys): _from_json(values).to(device) for keys, values in state["device"]}
+            if state["skips"] is not None:
+                self._skips = _Skips(self._size, self._consecutive_skips, device, state["has_scale"])
+                self._skipped_steps -= self._skips.fill(_from_json(state["skips"]))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the metrics in training_step.json cannot be read ({error}): go on from another checkpoint of the run"
+            ) from error
+
     def totals(self) -> tuple[int, int]:
         """Skipped updates in all, and how many in a row until now; waits for the device where some may have been."""
         if self._skips is None:
@@ -148,5 +178,26 @@ class _Skips:
         count, consecutive, _ = self._counts.tolist()
         return int(count), int(consecutive)
 
+    def used(self) -> Tensor:
+        """(1 + n, 2): updates skipped and last scale, then the rows."""
+        count, _, last = self._counts.unbind()
+        return torch.cat([torch.stack([count, last]).reshape(1, 2), self._rows[: int(count)][: len(self._rows) - 1]])
+
+    def fill(self, used: Tensor) -> int:
+        """Take over what `used` gave; return how many updates it tells of."""
+        rows = used[1 : len(self._rows)].to(self._rows)
+        self._rows[: len(rows)] = rows
+        self._counts[0], self._counts[2] = float(used[0, 0]), float(used[0, 1])
+        return int(used[0, 0])
+
     def restart(self) -> None:
         self._counts[0] = 0.0
+
+
+def _as_json(values: Tensor) -> list[list[str]]:
+    """Numbers in words: strict JSON has no NaN, and the shortest decimal of a float reads back to the bit."""
+    return [[repr(number) for number in row] for row in values.tolist()]
+
+
+def _from_json(rows: list[list[str]]) -> Tensor:
+    return torch.tensor([[float(number) for number in row] for row in rows])

@@ -9,9 +9,9 @@ import torch
 from accelerate.state import PartialState
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lerobot.accelerator.config import AcceleratorConfig, GradScalerConfig
 from lerobot.accelerator.stack import open_stack
 from lerobot.accelerator.tf32 import tf32, tf32_state
-from lerobot.config import AcceleratorConfig, GradScalerConfig
 from lerobot.errors import ConfigError
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lerobot.accelerator.config import GradScalerConfig
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
-from lerobot.config import GradScalerConfig
 from lerobot.errors import ConfigError
 
 PEER = Path(__file__).parents[1] / "data/peer_checkpoints/act_state"

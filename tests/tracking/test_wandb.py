@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import wandb
 from wandb.proto import wandb_internal_pb2
 
+import lerobot
 from lerobot.errors import ConfigError
 from lerobot.tracking.config import WandbConfig
 from lerobot.tracking.jsonl import read_metrics
@@ -178,6 +180,32 @@ def test_an_id_survives_a_part_of_the_run_without_wandb(tmp_path):  # LOG-04
         pass
 
     assert on.run_id == off.run_id == "abc12345"
+
+
+def test_a_run_that_goes_back_to_an_earlier_checkpoint_loses_no_row(train, rows):
+    """LOG-02, LOG-03: a second part had another id or none, and steps that came again were dropped."""
+    run = train("wandb=offline", "steps=4", "save_freq=2")
+    lerobot.run(lerobot.compose("train", [f"resume={run / 'checkpoints' / '000002'}", "steps=6"]))
+
+    assert len(list(run.glob("wandb/offline-run-*"))) == 2
+    assert len(set(run_ids(run))) == 1
+    assert [row["train/step"] for row in history(run)] == [1, 2, 3, 4, 3, 4, 5, 6]
+    assert [row["step"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in read_metrics(run / "metrics.1.jsonl")] == [3, 4]
+    assert [row["train/loss"] for row in history(run)[-4:]] == [row["train/loss"] for row in rows(run)[-4:]]
+
+
+def test_a_run_goes_on_without_its_wandb_folder_and_into_wandb_where_it_was_off(train, rows):
+    """LOG-04: the id was looked for in the folder."""
+    run = train("steps=1", "wandb=disabled")
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=2", "wandb=offline"]))
+    (first,) = set(run_ids(run))
+    shutil.rmtree(run / "wandb")
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3"]))
+
+    assert set(run_ids(run)) == {first}
+    assert [row["train/step"] for row in history(run)] == [3]
+    assert [row["step"] for row in rows(run)] == [1, 2, 3]
 
 
 def test_rows_that_go_back_in_step_are_kept(tmp_path):  # LOG-03

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lerobot.errors import ConfigError
 from lerobot.tracking.window import Window
 
 
@@ -199,3 +201,32 @@ def test_add_never_waits_for_a_gpu():
         torch.cuda.set_sync_debug_mode("default")
 
     assert window.pop().metrics["train/skipped_steps"] == 4
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_window_that_is_cut_goes_on_to_the_bit(cut):
+    values = [0.1, math.inf, 0.3, 0.7]
+    skips, scales = [0.0, 1.0, 1.0, 0.0], [8.0, 4.0, 2.0, 2.0]
+
+    def add(window, updates):
+        for i in updates:
+            numbers = {"a": torch.tensor(values[i]), "b": torch.tensor(math.nan), "s": 0.1}
+            window.add(numbers, step=5 + i, skipped=torch.tensor(skips[i]), scale=torch.tensor(scales[i]))
+
+    whole, first = Window(10, skipped_steps=3), Window(10, skipped_steps=3)
+    add(whole, range(4))
+    add(first, range(cut))
+    skipped, in_a_row = first.totals()
+    second = Window(10, skipped_steps=skipped, consecutive_skips=in_a_row)
+    second.restore(json.loads(json.dumps(first.state(), allow_nan=False)), torch.device("cpu"))
+    add(second, range(cut, 4))
+
+    assert second.totals() == whole.totals()
+    assert repr(second.pop()) == repr(whole.pop())
+    assert second.pop() == whole.pop()
+
+
+@pytest.mark.parametrize("state", ["x", {}, {"first_step": 1, "host": {}, "device": [[["a"], [["y"]]]], "skips": None}])
+def test_a_damaged_window_is_refused(state):
+    with pytest.raises(ConfigError, match=r"training_step\.json cannot be read"):
+        Window(10).restore(state, torch.device("cpu"))

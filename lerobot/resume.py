@@ -1,0 +1,55 @@
+"""Gives a run back what its checkpoint holds, and says where it goes on and what is different from here."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lerobot.accelerator.stack import Stack
+from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, WEIGHTS_FILE
+from lerobot.checkpoint.training_state import Progress, load_checkpoint
+from lerobot.config import TrainConfig
+from lerobot.migrate import read_run
+from lerobot.stored import changes
+
+log = logging.getLogger(__name__)
+
+
+def restore(config: TrainConfig, resumed: Path, optimizer: torch.optim.Optimizer, stack: Stack) -> Progress:
+    """Give optimizer and, last of all, scaler what they had at the checkpoint; return where the run stood."""
+    stored = read_run(resumed / PRETRAINED_FOLDER / TRAIN_CONFIG_FILE)
+    before, now = stored["accelerator"]["mixed_precision"], stack.precision
+    goes_on = before == now == "fp16" and not config.reset_scale
+    settings = config.accelerator.grad_scaler
+    progress, warning = load_checkpoint(resumed, optimizer, stack.scaler if goes_on else None, settings)
+    _say_where(config, resumed, progress.step, stored)
+    if warning:
+        log.warning(warning)
+    else:
+        log.info("%s", _scaler_sentence(before, now, stack.scaler.get_scale(), reset=config.reset_scale))
+    return progress if before == now else replace(progress, window=None)  # no row mixes two precisions
+
+
+def _scaler_sentence(before: str, now: str, scale: float, *, reset: bool) -> str:
+    """What becomes of the loss scale in each of the nine changes between no, bf16 and fp16."""
+    if now != "fp16":
+        return (
+            f"loss scale: not used from here, precision={now} needs none"
+            if before == "fp16"
+            else f"loss scale: none in precision={now}, as before"
+        )
+    if before != "fp16":
+        return f"loss scale: starts at {scale:g} and calibrates, precision={before} had none"
+    return f"loss scale: starts anew at {scale:g}, as typed" if reset else f"loss scale: goes on at {scale:g}"
+
+
+def _say_where(config: TrainConfig, resumed: Path, step: int, stored: dict[str, Any]) -> None:
+    """Say where the run goes on, what was passed over, and in which settings it differs from the part before."""
+    log.info("going on after step %d from %s", step, resumed)
+    newer = [other for other in resumed.parent.glob("*") if other.name.isdigit() and int(other.name) > step]
+    if torn := [other.name for other in newer if not (other / PRETRAINED_FOLDER / WEIGHTS_FILE).is_file()]:
+        log.warning("%s: not whole, passed over", ", ".join(sorted(torn)))
+    for key, (old, new) in changes(stored, config).items():
+        log.info("changed on resume: %s=%s, was %s", key, new, old)

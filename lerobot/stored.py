@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.utils import get_class
 
-from lerobot.checkpoint import paths
+from lerobot.checkpoint import hub, paths
+from lerobot.checkpoint.json_file import holds_interpolation
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import (
     OPEN_GROUPS,
@@ -25,6 +25,7 @@ from lerobot.config import (
     to_plain,
 )
 from lerobot.errors import ConfigError
+from lerobot.foreign import is_setting, known_class, refuse_strange_code
 from lerobot.tracking.config import WandbConfig
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _NOT_OURS = (
 )
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = re.compile(
-    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
+    r"policy\.(device|optimizer_lr|optimizer_lr_backbone|push_to_hub|repo_id|private|tags|license)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic)"
     r"|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
@@ -151,7 +152,10 @@ def _rerun(path: str, line: Line) -> str:
     stored = _read(file)
     if not _is_ours(stored):  # written by LeRobot: its words, read as if typed first
         typed = line.words
-        line.words = translate([f"{key}={value}" for key, value in _flat(stored)]).words
+        rows = _flat(stored)
+        if unknown := [key for key, value in rows if not is_setting(key, value)]:
+            log.warning("%s: unknown keys have no effect: %s", file, ", ".join(unknown))
+        line.words = translate([f"{key}={value}" for key, value in rows if key not in unknown]).words
         for prefix, key, value in typed:
             line.put(key, value or "", prefix)
         return "train"
@@ -162,6 +166,8 @@ def _read(file: Path) -> dict[str, Any]:
     stored = paths.read_json(file)
     if not isinstance(stored.get("policy"), dict):
         raise ConfigError(f"{file} holds no run's config: name a run, or its {CONFIG_FILE}")
+    if holds_interpolation(stored):
+        raise ConfigError(f"{file} has a reference (${{...}}) in place of a value: give the config of a run")
     return _known(stored, file) if _is_ours(stored) else stored
 
 
@@ -188,7 +194,7 @@ def _known(stored: dict[str, Any], file: Path) -> dict[str, Any]:
 def _fields(key: str, value: dict[str, Any]) -> set[str]:
     """The keys that a node may have; empty where it is free."""
     closed = {"accelerator": AcceleratorConfig, "eval": EvalConfig, "wandb": WandbConfig}
-    cls = get_class(value["_target_"]) if "_target_" in value else closed.get(key)
+    cls = known_class(value["_target_"]) if "_target_" in value else closed.get(key)
     return set() if cls is None else {"_target_", *(field.name for field in dataclasses.fields(cls))}
 
 
@@ -217,6 +223,7 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
             stored.pop(group, None)
+    refuse_strange_code(stored)
     line.words = [word for word in line.words if word not in groups]
     store = ConfigStore.instance()
     store.store(name=f"_{name}_values", node=stored, package="_global_")
@@ -228,14 +235,23 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
 
 def _use_policy(value: str, line: Line) -> None:
     """Make each checkpoint in `value` (a sweep has several) an option of the policy group."""
-    options = []
+    options, revision = [], line.take("policy.pretrained_revision")
+    revision = None if revision in (None, "null", "None") else unquote(revision)
     for number, path in enumerate(unquote(value).split(",") if line.is_multirun else [unquote(value)]):
+        repo = hub.named_repo(path, revision)
+        if revision is not None and repo is None:
+            raise ConfigError(
+                f"policy.pretrained_revision={revision} is one of a Hub repo and {path} is none: leave it out"
+            )
         if line.only_looks and not Path(path).exists():
-            line.put("policy.pretrained_path", grammar(path))
+            line.put("policy.pretrained_path", grammar(repo[0] if repo else path))
+            line.put("policy.pretrained_revision", "null" if repo is None or repo[1] is None else grammar(repo[1]))
             return
-        folder = paths.find_pretrained(path)
+        folder, commit = hub.find_policy(path, revision)
         config = paths.read_policy_config(folder)
-        config.pretrained_path = str(folder)
+        config.pretrained_path, config.pretrained_revision = repo[0] if repo else str(folder), commit
+        # To upload is up to the launch, as the device is: LeRobot's checkpoints name where theirs went.
+        config.push_to_hub, config.repo_id, config.private, config.tags, config.license = False, None, None, None, None
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
         options.append(f"_from_checkpoint_{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)

@@ -1,5 +1,6 @@
 """lerobot-train: trains a policy, evaluates it and logs it."""
 
+from lerobot.checkpoint.hub import check_upload
 from lerobot.command import main as run_command
 from lerobot.config import TrainConfig
 
@@ -8,6 +9,7 @@ def work(config: TrainConfig) -> str:
     """Run `config`; torch is imported only here, after every word of the command line has been accepted."""
     if config.demos is None:
         config.dataset.check()
+    check_upload(config.policy, saves=config.save_checkpoint)
     from lerobot.runner import train
 
     return train(config)

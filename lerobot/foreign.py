@@ -31,14 +31,15 @@ def refuse_strange_code(stored: dict[str, Any]) -> None:
 
 
 def known_class(target: Any) -> type | None:
-    """The class of that name, without running code of another package that has not run yet."""
+    """The dataclass of that name, without running code of another package that has not run yet."""
     module = str(target).rpartition(".")[0]
     if module not in sys.modules and not module.startswith("lerobot."):
         return None
     try:
-        return get_class(str(target))
+        cls = get_class(str(target))
     except (ImportError, ValueError, AttributeError):
         return None
+    return cls if dataclasses.is_dataclass(cls) else None
 
 
 def is_setting(key: str, value: str) -> bool:

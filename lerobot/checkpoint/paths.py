@@ -94,7 +94,7 @@ def _typed(file: Path, cls: type[Any], values: dict[str, Any]) -> Any:
                 raise ConfigError(f"{name}: a reference is no value")
             node[name] = value  # not merged: a mapping that lacks a default's entry is without it
         return OmegaConf.to_object(node)
-    except (ConfigError, OmegaConfBaseException) as error:
+    except (ConfigError, OmegaConfBaseException, OverflowError) as error:
         key = getattr(error, "full_key", None)
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(

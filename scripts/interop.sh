@@ -12,8 +12,9 @@ refuse() {
   exit 2
 }
 
+# Of the command line or of pyenv, whose own commands answer only for the version that is chosen.
 find_python() {
-  for name in python3.12 python3.13 python3; do
+  for name in python3.12 python3.13 python3 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[23].*/bin/python; do
     if "$name" -c 'import sys; raise SystemExit(not (3, 12) <= sys.version_info < (3, 14))' >/dev/null 2>&1; then
       command -v "$name"
       return
@@ -21,17 +22,17 @@ find_python() {
   done
 }
 
-# In a folder beside its place first: an installation that breaks off leaves nothing that looks whole.
+# The mark is made last: an installation that breaks off is made anew.
 build() {
   echo "interop: installing LeRobot $version into $environment (with its PyTorch; minutes on a slow line)" >&2
   rm -rf "$environment"
   uv=$(command -v uv || true)
   if [ -z "$uv" ] && [ -x .venv-tools/bin/uv ]; then uv=.venv-tools/bin/uv; fi
+  python=$(find_python)
   if [ -n "$uv" ]; then
-    "$uv" venv --quiet --python '>=3.12,<3.14' "$environment" || refuse "$missing"
+    "$uv" venv --quiet --python "${python:->=3.12,<3.14}" "$environment" || refuse "$missing"
     "$uv" pip install --quiet --compile-bytecode --python "$environment/bin/python" "lerobot==$version" || refuse "$missing"
   else
-    python=$(find_python)
     if [ -z "$python" ]; then refuse "$missing"; fi
     "$python" -m venv "$environment" || refuse "$missing"
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "lerobot==$version" || refuse "$missing"

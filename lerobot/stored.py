@@ -38,7 +38,8 @@ _NOT_OURS = (
 )
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = re.compile(
-    r"policy\.(device|optimizer_lr|optimizer_lr_backbone|push_to_hub|repo_id|private|tags|license)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
+    r"policy\.(device|optimizer_lr|optimizer_lr_backbone|push_to_hub|repo_id|private|tags|license)"
+    r"|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic)"
     r"|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
@@ -69,6 +70,8 @@ def rebase(command: str, line: Line) -> str:
         raise ConfigError(f"lerobot-{command} takes no config_path: type policy.path=<run> and env=<simulator>")
     if (path := line.take("policy.path")) is not None:
         _use_policy(path, line)
+    elif name == command and line.get("policy.pretrained_path") is None and line.get("policy.pretrained_revision"):
+        raise ConfigError("policy.pretrained_revision pins a Hub repo and none is named: add policy.path=<user>/<name>")
     return name
 
 

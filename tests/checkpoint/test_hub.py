@@ -110,6 +110,7 @@ def test_evaluation_takes_a_repo_too(hub):
     (["policy.path=me/none"], r"me/none is neither a folder here nor a repo that the Hub shows you"),
     (["policy.path=me/pusher", "policy.pretrained_revision=v9"], r"me/pusher has no revision v9: type a commit"),
     (["policy.path=me/pusher@v1", "policy.pretrained_revision=v9"], r"differ: leave one revision out"),
+    (["policy.pretrained_revision=v9"], r"pins a Hub repo and none is named: add policy\.path=<user>/<name>"),
     (["policy.path=me/closed"], r"me/closed is gated: accept its conditions"),
     (["policy.path=me/pickled"], r"me/pickled has no model\.safetensors: .*pickles.*never opened"),
     (["policy.path=me/down"], r"the Hub did not answer for me/down .*500"),

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def load_policy(path: str, device: str = "cpu") -> "Policy":
-    """The policy of a run, a checkpoint, a `pretrained_model` folder or a Hub repo, in eval mode on `device`, or `auto`.
+    """The policy of a run, checkpoint, `pretrained_model` folder or Hub repo, in eval mode on `device` (or `auto`).
 
     A repo is `<user>/<name>` or `<user>/<name>@<revision>`. The policy takes observations in robot units and returns
     actions in robot units: `predict_action_chunk(observation)` gives `(b, k, a)`, `select_action(observation)` gives

@@ -59,9 +59,9 @@ lock: ## resolve requirements.lock anew, for every platform
 	@uv pip compile --universal --python-version 3.11 --extra metaworld --extra pusht --extra dev pyproject.toml --output-file requirements.lock \
 		--custom-compile-command "make lock" --no-emit-index-url --quiet
 
-interop: $(READY) ## compare checkpoints with LeRobot's: make interop PEER=<python that has lerobot>
-	@'$(PY)' tests/interop/act_checkpoint.py $(PEER)
+interop: $(READY) ## ACT checkpoints here and in LeRobot, installed for it once (.venv-interop) or PEER=<python that has lerobot>
+	@sh scripts/interop.sh '$(PY)' '$(call typed,PEER)'
 
 clean: ## remove what was built; outputs/ stays, and so does an environment that PYTHON= named
-	@rm -rf $(VENV) .venv-choice dist build .ruff_cache
+	@rm -rf $(VENV) .venv-choice .venv-interop dist build .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

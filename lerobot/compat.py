@@ -73,7 +73,6 @@ NOT_BUILT = {
 """Options that LeRobot has and this version does not: refused by name."""
 
 _NULL = ("null", "none", "")
-_HUB = "nothing is uploaded by this version, leave it out and use `hf upload` on the checkpoint"
 
 FLAGS: list[tuple[str, tuple[str, ...], str]] = [
     (r"dataset\.repo_type", ("dataset",), "only datasets in a folder are read, leave it out"),
@@ -93,14 +92,17 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
         ("true",),
         "type the optimizer.* and scheduler.* that you want, they win over presets",
     ),
-    (r"save_checkpoint_to_hub", ("false",), _HUB),
+    (
+        r"save_checkpoint_to_hub",
+        ("false",),
+        "the last checkpoint is uploaded with policy.push_to_hub=true, use `hf upload` for others",
+    ),
     (r"scheduler\.name", ("cosine",), "type scheduler=cosine or scheduler=constant"),
     (r"image_transforms", _NULL, "image augmentation is not built yet, leave it out"),
     (r"reward_model(\..*)?", _NULL, "reward models are not built, leave it out"),
     (r"peft(\..*)?", _NULL, "adapters are not built, leave it out"),
     (r"policy\.use_peft", ("false",), "adapters are not built, leave it out"),
     (r"policy\.use_amp", ("false",), "type precision=bf16 or precision=fp16 in its place"),
-    (r"policy\.push_to_hub", ("false",), _HUB),
     (r"job(\..*)?", _NULL, "jobs run on this machine, leave it out"),
     (r"sample_weighting(\..*)?", _NULL, "sample weighting is not built, leave it out"),
     (r"trackio(\..*)?", _NULL, "runs are logged to wandb and metrics.jsonl, leave it out"),

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 def work(config: "EvalRunConfig") -> str:
     """Evaluate `config.policy` and write what a training run writes, with one `eval/*` row."""
     if config.policy.pretrained_path is None:
-        raise ConfigError("no policy is given: type policy.path=<a run, a checkpoint or a pretrained_model folder>")
+        raise ConfigError("no policy is given: type policy.path=<a run, a checkpoint or a Hub repo>")
+    if config.policy.push_to_hub:
+        raise ConfigError("lerobot-eval uploads nothing: leave policy.push_to_hub out, and type it when training")
     if config.env is None:
         raise ConfigError("no simulator is given: type env=metaworld")
     from lerobot.eval_runner import evaluate_checkpoint

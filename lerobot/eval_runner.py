@@ -33,6 +33,7 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
             **stack.facts(),
             **versions(),
             "checkpoint": str(path),
+            "checkpoint_revision": config.policy.pretrained_revision,
             "parameter_dtype": str(next(policy.parameters()).dtype).removeprefix("torch."),
             "weights": "raw",
             "n_action_steps": getattr(policy.config, "n_action_steps", None),
@@ -41,7 +42,8 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
         tracker = opened.enter_context(
             open_tracker(run_dir, config.wandb, steps=0, config=to_plain(config), facts=facts)
         )
-        log.info("evaluating %s on %s in precision %s", path, stack.device.torch_device, stack.precision)
+        commit = f" at {config.policy.pretrained_revision}" if config.policy.pretrained_revision else ""
+        log.info("evaluating %s%s on %s in precision %s", path, commit, stack.device.torch_device, stack.precision)
         with observed_dtypes(policy) as seen:
             result = roll(policy, config, run_dir / "eval", stack.autocast, stop)
         write_json(run_dir / "run.json", {**facts, "forward_dtype": check_observed(stack.precision, seen)})

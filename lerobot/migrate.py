@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-from hydra.utils import get_class
-
-from lerobot.checkpoint.paths import read_json
+from lerobot.checkpoint.json_file import holds_interpolation, read_json
 from lerobot.config import NOT_STORED, SCHEMA_VERSION, TrainConfig
 from lerobot.errors import ConfigError
+from lerobot.foreign import known_class
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +39,8 @@ def read_run(file: Path) -> dict[str, Any]:
     stored = read_json(file)
     if not isinstance(stored.get("policy"), dict):
         raise ConfigError(f"{file} holds no run's config: name a run, or its {file.name}")
+    if holds_interpolation(stored):
+        raise ConfigError(f"{file} has a reference (${{...}}) in place of a value: give the config of a run")
     return current(stored, file) if is_ours(stored) else stored
 
 
@@ -92,7 +93,7 @@ def _fit(node: dict[str, Any], cls: type[Any], prefix: str, unknown: list[str], 
 
 def _class_of(node: dict[str, Any], kind: Any) -> type[Any] | None:
     """The dataclass that a node is of; None where its keys are free."""
-    kinds = [get_class(node["_target_"])] if "_target_" in node else [kind]
+    kinds = [known_class(node["_target_"])] if "_target_" in node else [kind]
     kinds = get_args(kind) if isinstance(kinds[0], types.UnionType) else kinds
     return next((each for each in kinds if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
 

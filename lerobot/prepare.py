@@ -2,12 +2,13 @@
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lerobot.checkpoint.hub import find_policy
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import TrainConfig
 from lerobot.data.meta import DatasetMeta, load_meta
@@ -15,7 +16,9 @@ from lerobot.data.reader import LeRobotDataset
 from lerobot.envs.record import Plan, record
 from lerobot.errors import ConfigError
 from lerobot.features import policy_features
-from lerobot.policies.base import Policy
+from lerobot.policies.base import Policy, Stats
+from lerobot.policies.config import PolicyConfig
+from lerobot.policies.normalize import Normalizer, exact_constants
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +67,19 @@ def policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tu
     settings = config.policy
     settings.input_features = settings.input_features or {renames.get(k, k): feature for k, feature in inputs.items()}
     settings.output_features = settings.output_features or outputs
-    stored = resumed or settings.pretrained_path
-    if stored:
-        policy = load_policy(stored, config=settings)
-        log.info("weights and statistics come from %s", stored)
-    else:
-        stats = with_imagenet_stats(meta) if config.dataset.use_imagenet_stats else meta.stats
-        policy = settings.build({renames.get(key, key): value for key, value in stats.items()})
-    policy.rename_map = renames
+    stats = with_imagenet_stats(meta) if config.dataset.use_imagenet_stats else meta.stats
+    stats = {renames.get(key, key): value for key, value in stats.items()}
+    takes_own = config.dataset.stats == "dataset" or not settings.pretrained_path
     if resumed:
-        _refuse_other_data(policy, meta, config.dataset.root)
+        policy = load_policy(resumed, config=settings)
+        log.info("weights and statistics come from %s", resumed)
+        if takes_own:
+            _refuse_other_data(policy, meta, config.dataset.root)
+    elif settings.pretrained_path:
+        policy = _start_from(settings, stats, takes_own=takes_own)
+    else:
+        policy = settings.build(stats)
+    policy.rename_map = renames
     own_name = {renames.get(key, key): key for key in meta.features}
     windows: dict[str, list[int] | None] = {
         **dict.fromkeys(policy.inputs, settings.observation_delta_indices),
@@ -92,6 +98,55 @@ def policy_and_data(config: TrainConfig, root: Path, resumed: Path | None) -> tu
         keys=[own_name[key] for key in windows],
     )
     return policy, dataset
+
+
+def _start_from(settings: PolicyConfig, stats: Stats, *, takes_own: bool) -> Policy:
+    """A policy with the weights of `settings.pretrained_path`, and the statistics that they were trained behind.
+
+    `takes_own`: with `stats` in their place. From the Hub, the commit becomes part of `settings`.
+    """
+    path = str(settings.pretrained_path)
+    settings.pretrained_revision = find_policy(path, settings.pretrained_revision)[1]
+    policy = load_policy(path, config=settings)
+    commit = f" at {settings.pretrained_revision}" if settings.pretrained_revision else ""
+    if takes_own:
+        normalizer = policy.normalizer
+        policy.normalizer = Normalizer(normalizer.features, normalizer.modes, exact_constants(stats))
+        log.info("weights come from %s%s, statistics from the dataset (dataset.stats=dataset)", path, commit)
+        return policy
+    log.info(
+        "weights and statistics come from %s%s; dataset.stats=dataset normalises by the dataset's in their place",
+        path,
+        commit,
+    )
+    for key in policy.outputs:
+        if outside := _outside(policy.normalizer.stats.get(key, {}), stats.get(key, {})):
+            log.warning(
+                "'%s' reaches from %.3g to %.3g in dimension %d, far outside what the checkpoint's statistics say "
+                "(%.3g to %.3g): type dataset.stats=dataset if the two do not mean the same",
+                key,
+                *outside,
+            )
+    return policy
+
+
+def _outside(stored: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[float, float, int, float, float] | None:
+    """Where `found` reaches furthest beyond `stored`, by more than its width: its range, the dimension, the other."""
+    if not {"min", "max"} <= found.keys() or not ({"min", "max"} <= stored.keys() or {"mean", "std"} <= stored.keys()):
+        return None
+    low, high = (np.ravel(np.asarray(found[name], np.float64)) for name in ("min", "max"))
+    if {"min", "max"} <= stored.keys():
+        least, most = (np.ravel(stored[name]).astype(np.float64) for name in ("min", "max"))
+    else:  # LeRobot before 0.4 kept no others
+        mean, std = (np.ravel(stored[name]).astype(np.float64) for name in ("mean", "std"))
+        least, most = mean - 3 * std, mean + 3 * std
+    if low.shape != least.shape:
+        return None
+    beyond = np.maximum(least - low, high - most) - (most - least)
+    worst = int(beyond.argmax())
+    if beyond[worst] <= 1e-6 * max(1.0, abs(most[worst])):
+        return None
+    return float(low[worst]), float(high[worst]), worst, float(least[worst]), float(most[worst])
 
 
 def _refuse_other_data(policy: Policy, meta: DatasetMeta, root: str | None) -> None:

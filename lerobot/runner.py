@@ -13,6 +13,7 @@ from lerobot import loop
 from lerobot.accelerator.config import AUTO
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, Update, open_stack
+from lerobot.checkpoint.hub import upload
 from lerobot.checkpoint.paths import find_pretrained
 from lerobot.checkpoint.training_state import Progress, save_checkpoint
 from lerobot.claim import claimed
@@ -223,6 +224,8 @@ def train(config: TrainConfig) -> str:
         final.step = _train_part(config, root, run_dir, stop, until=config.steps)
         final.state = "done" if final.step >= config.steps and not _cut_short(config, stop) else "stopped"
         close(config, run_dir, final)
+        if config.policy.push_to_hub and final.state == "done":
+            log.info("uploaded to %s", upload(config, run_dir))
     return final.state
 
 
@@ -283,7 +286,7 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
         open_tracker(run_dir, charts, steps=config.steps, start_step=start, config=plain, facts=facts)
     )
     config.wandb.run_id = tracker.run_id
-    _say_no_upload(config.policy)
+    _say_upload(config.policy)
     size, skipped, in_a_row = (
         max(config.log_freq, 0) or config.steps,
         progress.skipped_steps,
@@ -317,8 +320,10 @@ def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:
     return WORKERS_WITH_CAMERA if set(dataset.keys) & set(dataset.meta.camera_keys) else 0
 
 
-def _say_no_upload(policy: Any) -> None:
+def _say_upload(policy: Any) -> None:
     named = [name for name in ("repo_id", "private", "tags", "license") if getattr(policy, name) is not None]
-    if named:
+    if policy.push_to_hub:
+        log.info("the last checkpoint will be uploaded to %s", policy.repo_id)
+    elif named:
         words = ", ".join(f"policy.{name}" for name in named)
         log.info("%s: nothing is uploaded without policy.push_to_hub=true; `hf upload` takes a checkpoint there", words)

@@ -5,6 +5,7 @@ policy config in place of `conf/policy/<type>.yaml`. What is typed then applies 
 """
 
 import dataclasses
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from lerobot.accelerator.config import AUTO
-from lerobot.checkpoint import paths
+from lerobot.checkpoint import hub, paths
 from lerobot.cli import Line, grammar, parse_override, translate, unquote
 from lerobot.config import NOT_STORED, OPEN_GROUPS, SCHEMA_VERSION, SCHEMAS, conf_dir, differences, to_plain
 from lerobot.errors import ConfigError
+from lerobot.foreign import is_setting, refuse_strange_code
 from lerobot.migrate import current, is_ours, read_run
+
+log = logging.getLogger(__name__)
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 _NOT_OURS = (
@@ -26,7 +30,8 @@ _NOT_OURS = (
 )
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = re.compile(
-    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
+    r"policy\.(device|optimizer_lr|optimizer_lr_backbone|push_to_hub|repo_id|private|tags|license)"
+    r"|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic|micro_batch)"
     r"|time_limit|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
@@ -41,29 +46,37 @@ def rebase(command: str, line: Line) -> str:
     """Rewrite `line` so that it applies to what it names; return the name of the primary config."""
     name = command
     if command == "train":
-        resume, config_path = line.take("resume"), line.take("config_path")
-        if resume == AUTO:
-            if (step_folder := _newest(line)) is not None:
-                _go_on(step_folder, line)  # with the words of the first time, which `check_resumed` compares
-            else:
-                line.put("resume", AUTO)  # no checkpoint yet: from the start, in the same folder
-        elif (step_folder := _resumed(resume, config_path, line)) is not None:
-            stored = read_run(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
-            if not is_ours(stored):
-                weights = step_folder / paths.PRETRAINED_FOLDER
-                raise ConfigError(f"{step_folder} is LeRobot's own: start a new run with policy.path={weights}")
-            if _types_init_scale(line):  # also the one that is stored: it is typed again
-                line.put("reset_scale", "true")
-            _repeat_hydra_settings(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE, line)
-            _go_on(step_folder, line)
-            name = _store("resumed", stored, line)
-        elif config_path is not None:
-            name = _rerun(unquote(config_path), line)
+        name = _rebase_run(line)
     elif line.take("config_path") is not None:
         raise ConfigError(f"lerobot-{command} takes no config_path: type policy.path=<run> and env=<simulator>")
     if (path := line.take("policy.path")) is not None:
         _use_policy(path, line)
+    elif name == command and line.get("policy.pretrained_path") is None and line.get("policy.pretrained_revision"):
+        raise ConfigError("policy.pretrained_revision pins a Hub repo and none is named: add policy.path=<user>/<name>")
     return name
+
+
+def _rebase_run(line: Line) -> str:
+    """Rewrite `line` for the run that it goes on with or repeats, if it does; return the primary config's name."""
+    resume, config_path = line.take("resume"), line.take("config_path")
+    if resume == AUTO:
+        if (step_folder := _newest(line)) is not None:
+            _go_on(step_folder, line)  # with the words of the first time, which `check_resumed` compares
+        else:
+            line.put("resume", AUTO)  # no checkpoint yet: from the start, in the same folder
+    elif (step_folder := _resumed(resume, config_path, line)) is not None:
+        stored = read_run(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
+        if not is_ours(stored):
+            weights = step_folder / paths.PRETRAINED_FOLDER
+            raise ConfigError(f"{step_folder} is LeRobot's own: start a new run with policy.path={weights}")
+        if _types_init_scale(line):  # also the one that is stored: it is typed again
+            line.put("reset_scale", "true")
+        _repeat_hydra_settings(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE, line)
+        _go_on(step_folder, line)
+        return _store("resumed", stored, line)
+    elif config_path is not None:
+        return _rerun(unquote(config_path), line)
+    return "train"
 
 
 def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | None:
@@ -166,7 +179,10 @@ def _rerun(path: str, line: Line) -> str:
     file, stored = _run_config(Path(path))
     if not is_ours(stored):  # written by LeRobot: its words, read as if typed first
         typed = line.words
-        line.words = translate([f"{key}={value}" for key, value in _flat(stored)]).words
+        rows = _flat(stored)
+        if unknown := [key for key, value in rows if not is_setting(key, value)]:
+            log.warning("%s: unknown keys have no effect: %s", file, ", ".join(unknown))
+        line.words = translate([f"{key}={value}" for key, value in rows if key not in unknown]).words
         for prefix, key, value in typed:
             line.put(key, value or "", prefix)
         return "train"
@@ -215,6 +231,7 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
             stored.pop(group, None)
+    refuse_strange_code(stored)
     line.words = [word for word in line.words if word not in groups]
     store = ConfigStore.instance()
     store.store(name=f"_{name}_values", node=stored, package="_global_")
@@ -226,14 +243,23 @@ def _store(name: str, stored: dict[str, Any], line: Line) -> str:
 
 def _use_policy(value: str, line: Line) -> None:
     """Make each checkpoint in `value` (a sweep has several) an option of the policy group."""
-    options = []
+    options, revision = [], line.take("policy.pretrained_revision")
+    revision = None if revision in (None, "null", "None") else unquote(revision)
     for number, path in enumerate(unquote(value).split(",") if line.is_multirun else [unquote(value)]):
+        repo = hub.named_repo(path, revision)
+        if revision is not None and repo is None:
+            raise ConfigError(
+                f"policy.pretrained_revision={revision} is one of a Hub repo and {path} is none: leave it out"
+            )
         if line.only_looks and not Path(path).exists():
-            line.put("policy.pretrained_path", grammar(path))
+            line.put("policy.pretrained_path", grammar(repo[0] if repo else path))
+            line.put("policy.pretrained_revision", "null" if repo is None or repo[1] is None else grammar(repo[1]))
             return
-        folder = paths.find_pretrained(path)
+        folder, commit = hub.find_policy(path, revision)
         config = paths.read_policy_config(folder)
-        config.pretrained_path = str(folder)
+        config.pretrained_path, config.pretrained_revision = repo[0] if repo else str(folder), commit
+        # To upload is up to the launch, as the device is: LeRobot's checkpoints name where theirs went.
+        config.push_to_hub, config.repo_id, config.private, config.tags, config.license = False, None, None, None, None
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
         options.append(f"_from_checkpoint_{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)

@@ -16,6 +16,9 @@ def work(config: "TrainConfig") -> str:
         from lerobot.resume_check import check_resume
 
         return check_resume(config)
+    from lerobot.checkpoint.hub import check_upload
+
+    check_upload(config.policy, saves=config.save_checkpoint)
     from lerobot.runner import train
 
     return train(config)

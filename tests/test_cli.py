@@ -100,7 +100,7 @@ def test_null_means_without_it(word):
         (["env=aloha"], "env=aloha is not built"),
         (["--job.target=h200"], "job.target=h200 is not available"),
         (["--trackio.project=a"], "trackio.project=a is not available"),
-        (["policy.push_to_hub=true"], "policy.push_to_hub=true is not available"),
+        (["save_checkpoint_to_hub=true"], "uploaded with policy.push_to_hub=true"),
         (["policy.use_amp=true"], "type precision=bf16"),
         (["device=cpu", "precision=fp16"], "type precision=bf16"),
         (["steps=0"], "steps=0: type 1 or more"),

@@ -7,10 +7,11 @@ if TYPE_CHECKING:
 
 
 def load_policy(path: str, device: str = "cpu") -> "Policy":
-    """The policy of a run, a checkpoint or a `pretrained_model` folder, in eval mode on `device` (or `auto`).
+    """The policy of a run, checkpoint, `pretrained_model` folder or Hub repo, in eval mode on `device` (or `auto`).
 
-    It takes observations in robot units and returns actions in robot units: `predict_action_chunk(observation)` gives
-    `(b, k, a)`, `select_action(observation)` gives `(b, a)`, `reset()` starts a new episode. Raises `ConfigError`.
+    A repo is `<user>/<name>` or `<user>/<name>@<revision>`. The policy takes observations in robot units and returns
+    actions in robot units: `predict_action_chunk(observation)` gives `(b, k, a)`, `select_action(observation)` gives
+    `(b, a)`, `reset()` starts a new episode. Raises `ConfigError`.
     """
     from lerobot.accelerator.device import machine, resolve
     from lerobot.checkpoint import pretrained

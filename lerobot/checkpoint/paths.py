@@ -1,8 +1,8 @@
 """Which folder a checkpoint is in, and which policy. Imports no torch: the command line asks before torch is there."""
 
 import functools
-import json
 import logging
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lerobot.checkpoint import old_format
+from lerobot.checkpoint.json_file import holds_interpolation, read_json
+from lerobot.checkpoint.processors import PREPROCESSOR_FILE, read_processors
 from lerobot.errors import ConfigError
 from lerobot.features import Feature
 from lerobot.policies.config import POLICY_CONFIGS, PolicyConfig
@@ -18,12 +21,13 @@ log = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-PREPROCESSOR_FILE = "policy_preprocessor.json"
-POSTPROCESSOR_FILE = "policy_postprocessor.json"
 TRAIN_CONFIG_FILE = "train_config.json"
 PRETRAINED_FOLDER = "pretrained_model"
 CHECKPOINTS_FOLDER = "checkpoints"
 LAST = "last"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_MOST_NUMBERS = 2**28
+"""Of one observation; a camera of 8K has 2**27. What is made of a picture grows with it, whatever the weights."""
 
 
 def find_pretrained(path: str | Path) -> Path:
@@ -35,8 +39,8 @@ def find_pretrained(path: str | Path) -> Path:
     given = Path(path).expanduser()
     if not given.exists():
         raise ConfigError(
-            f"there is no checkpoint at {path}: give a run, a checkpoint or a pretrained_model folder on this machine "
-            "(a Hub repo is fetched with `hf download <repo> --local-dir <folder>`)"
+            f"there is no checkpoint at {path}: give a run, a checkpoint or a pretrained_model folder on this machine, "
+            "or for policy.path a Hub repo as <user>/<name>"
         )
     folder = given.parent if given.is_file() else given
     folder = folder.parent if folder.name == ".hydra" else folder
@@ -73,8 +77,11 @@ def read_policy_config(folder: Path) -> PolicyConfig:
     values = {name: stored[name] for name in names & stored.keys() - {"device"}}
     for name in ("input_features", "output_features"):
         values[name] = _features(folder / CONFIG_FILE, name, values.get(name) or {})
-    # The processor is what normalised while training; `normalization_mapping` is what was asked for.
-    values["normalization_mapping"] = processor_setting(folder / PREPROCESSOR_FILE, "normalizer_processor", "norm_map")
+    if (folder / PREPROCESSOR_FILE).is_file():
+        # The processor is what normalised while training; `normalization_mapping` is what was asked for.
+        values["normalization_mapping"] = read_processors(
+            folder, values["input_features"], values["output_features"]
+        ).norm_map
     return _typed(folder / CONFIG_FILE, cls, values)
 
 
@@ -83,9 +90,11 @@ def _typed(file: Path, cls: type[Any], values: dict[str, Any]) -> Any:
     try:
         node = OmegaConf.structured(cls)
         for name, value in values.items():
+            if holds_interpolation(value):
+                raise ConfigError(f"{name}: a reference is no value")
             node[name] = value  # not merged: a mapping that lacks a default's entry is without it
         return OmegaConf.to_object(node)
-    except (ConfigError, OmegaConfBaseException) as error:
+    except (ConfigError, OmegaConfBaseException, OverflowError) as error:
         key = getattr(error, "full_key", None)
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
@@ -97,43 +106,14 @@ def _typed(file: Path, cls: type[Any], values: dict[str, Any]) -> Any:
 def _features(file: Path, name: str, stored: Any) -> dict[str, Feature]:
     """The features that `file` lists under `name`."""
     try:
-        return {key: Feature(entry["type"], [int(n) for n in entry["shape"]]) for key, entry in stored.items()}
+        features = {key: Feature(entry["type"], [int(n) for n in entry["shape"]]) for key, entry in stored.items()}
+        if not all(f.shape and min(f.shape) > 0 and math.prod(f.shape) <= _MOST_NUMBERS for f in features.values()):
+            raise ValueError("no shape")
+        return features
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{file} lists no features with a type and a shape under {name}: give a checkpoint that does"
         ) from error
-
-
-def processor_setting(file: Path, step: str, name: str) -> dict[str, str]:
-    """The words to words that the setting `name` of a stored processor's `step` maps; none where it is not there."""
-    settings = processor_step(file, step).get("config")
-    words = settings.get(name, {}) if isinstance(settings, dict) else None
-    if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
-        raise ConfigError(f"{file} has no readable {name} in its step '{step}': give a checkpoint that has it whole")
-    return words
-
-
-def processor_step(file: Path, name: str) -> dict[str, Any]:
-    """The step `name` of a stored pre- or postprocessor."""
-    steps = read_json(file).get("steps")
-    for step in steps if isinstance(steps, list) else ():
-        if isinstance(step, dict) and step.get("registry_name") == name:
-            return step
-    raise ConfigError(
-        f"{file} has no step '{name}' and so no statistics to run the policy with: "
-        f"give a checkpoint whose {file.name} has one"
-    )
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in `file`; `ConfigError` if there is none."""
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): give a checkpoint that has it whole") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} holds a {type(content).__name__}: give a checkpoint whose {file.name} is an object")
-    return content
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -143,7 +123,9 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _missing(place: Path) -> list[str]:
-    return [name for name in (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE) if not (place / name).is_file()]
+    missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE) if not (place / name).is_file()]
+    is_old = missing == [PREPROCESSOR_FILE] and old_format.holds_statistics(place / WEIGHTS_FILE)
+    return [] if is_old else missing
 
 
 def _complaint(folder: Path) -> str:
@@ -154,8 +136,14 @@ def _complaint(folder: Path) -> str:
     halves = [place for place in places if 0 < len(_missing(place)) < 3]
     if halves and _missing(halves[-1]) == [PREPROCESSOR_FILE]:
         return (
-            f"{halves[-1]} lacks {PREPROCESSOR_FILE} and so the statistics: convert a checkpoint of LeRobot before 0.4 "
-            "with its `python -m lerobot.processor.migrate_policy_normalization` first"
+            f"{halves[-1]} lacks {PREPROCESSOR_FILE}, and its weights hold no statistics either, as they do before "
+            "LeRobot 0.4: give a checkpoint that was saved with them"
+        )
+    pickles = [entry.name for place in halves for entry in place.iterdir() if entry.suffix in _PICKLES]
+    if halves and pickles and WEIGHTS_FILE in _missing(halves[-1]):
+        return (
+            f"{halves[-1]} has its weights as {pickles[0]}, which can run any program and is never opened: "
+            f"give a checkpoint that has them as {WEIGHTS_FILE}"
         )
     if halves:
         return f"{halves[-1]} lacks {' and '.join(_missing(halves[-1]))}: give a checkpoint that was written to its end"

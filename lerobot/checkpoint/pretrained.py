@@ -1,6 +1,7 @@
 """A policy as files that LeRobot reads and writes too: weights, config, and processors with the statistics."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -10,22 +11,32 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lerobot.checkpoint.hub import find_policy
+from lerobot.checkpoint.old_format import is_statistic, read_statistics
 from lerobot.checkpoint.paths import (
     CONFIG_FILE,
-    POSTPROCESSOR_FILE,
-    PREPROCESSOR_FILE,
     TRAIN_CONFIG_FILE,
     WEIGHTS_FILE,
-    find_pretrained,
-    processor_setting,
-    processor_step,
     read_policy_config,
 )
-from lerobot.checkpoint.tensors import read_tensors
+from lerobot.checkpoint.processors import POSTPROCESSOR_FILE, PREPROCESSOR_FILE, read_processors
+from lerobot.checkpoint.tensors import FLOATS, read_shapes, read_tensors
 from lerobot.errors import ConfigError
 from lerobot.policies.base import Policy
 from lerobot.policies.config import PolicyConfig
 from lerobot.policies.normalize import EPS, Normalizer
+
+_MOST_STATS_BYTES = 64 * 2**20
+_NOT_THE_NETWORK = (
+    "device",
+    "pretrained_path",
+    "pretrained_revision",
+    "push_to_hub",
+    "repo_id",
+    "private",
+    "tags",
+    "license",
+)
 
 
 def save_pretrained(
@@ -50,21 +61,26 @@ def save_pretrained(
 
 
 def load_policy(path: str | Path, device: str | torch.device = "cpu", *, config: PolicyConfig | None = None) -> Policy:
-    """The policy at `path` (see `find_pretrained`), in eval mode on `device`, with the statistics it was trained with.
+    """The policy at `path` (see `find_policy`), in eval mode on `device`, with the statistics it was trained with.
 
     `config` replaces the stored one; whatever device is stored plays no part.
     """
-    folder = find_pretrained(path)
-    config = read_policy_config(folder) if config is None else config
-    stats = _read_stats(folder, config)
+    folder, _ = find_policy(path, config.pretrained_revision if config else None)
+    stored = read_policy_config(folder)
+    config = stored if config is None else config
+    _check_weights(folder, config, stored)  # before anything of the sizes in a file from elsewhere is made
+    weights = read_tensors(folder / WEIGHTS_FILE)
+    stats, rename_map = _read_stats(folder, stored, weights)
     policy = _blank(config).build(stats)
     policy.config = replace(config, device=str(device))
     # To the last bit those that the weights were trained behind.
     policy.normalizer = Normalizer(policy.normalizer.features, config.normalization_mapping, stats)
-    weights = read_tensors(folder / WEIGHTS_FILE)
-    _check_weights(folder, policy.state_dict(), weights, config)
-    policy.load_state_dict(weights)
-    policy.rename_map = processor_setting(folder / PREPROCESSOR_FILE, "rename_observations_processor", "rename_map")
+    policy.load_state_dict({name: value for name, value in weights.items() if not is_statistic(name)})
+    if bad := [name for name, value in policy.named_parameters() if not bool(value.isfinite().all())]:
+        raise ConfigError(
+            f"{folder / WEIGHTS_FILE} has weights that are not finite ({', '.join(bad[:3])}): give another checkpoint"
+        )
+    policy.rename_map = rename_map
     return policy.to(device).eval()
 
 
@@ -74,43 +90,59 @@ def _blank(config: PolicyConfig) -> PolicyConfig:
     return replace(config, **{name: None}) if name in {field.name for field in fields(config)} else config
 
 
-def _read_stats(folder: Path, config: PolicyConfig) -> dict[str, dict[str, Tensor]]:
-    """Feature to statistics. An action comes back by the postprocessor's, should the two files differ."""
-    stats = _stats_of(folder, PREPROCESSOR_FILE, "normalizer_processor")
-    written = _stats_of(folder, POSTPROCESSOR_FILE, "unnormalizer_processor")
-    return stats | {key: written[key] for key in (config.output_features or {}) if key in written}
+def _read_stats(
+    folder: Path, stored: PolicyConfig, weights: Mapping[str, Tensor]
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, str]]:
+    """Feature to statistics, and the stored `rename_map`.
+
+    An action comes back by the postprocessor's statistics, should the two files differ.
+    """
+    inputs, outputs = stored.input_features or {}, stored.output_features or {}
+    if not (folder / PREPROCESSOR_FILE).is_file():
+        return read_statistics(dict(weights), [*inputs, *outputs]), {}
+    processors = read_processors(folder, inputs, outputs)
+    stats, written = _stats_in(processors.stats), _stats_in(processors.action_stats)
+    return stats | {key: written[key] for key in outputs if key in written}, processors.rename_map
 
 
-def _stats_of(folder: Path, processor_file: str, step_name: str) -> dict[str, dict[str, Tensor]]:
-    step = processor_step(folder / processor_file, step_name)
-    name = step.get("state_file")
-    if not isinstance(name, str) or not (folder / name).is_file():
-        raise ConfigError(
-            f"{folder} lacks the statistics of its '{step_name}' ({name or 'no file named'}): "
-            "give a checkpoint that was saved with them"
-        )
+def _stats_in(file: Path) -> dict[str, dict[str, Tensor]]:
     stats: dict[str, dict[str, Tensor]] = {}
-    for entry, value in read_tensors(folder / name).items():
+    for entry, value in read_tensors(file, most_bytes=_MOST_STATS_BYTES).items():
         key, _, statistic = entry.rpartition(".")
         stats.setdefault(key, {})[statistic] = value
     return stats
 
 
-def _check_weights(
-    folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: PolicyConfig
-) -> None:
+def _check_weights(folder: Path, config: PolicyConfig, stored: PolicyConfig) -> None:
+    """Refuse weights that are not those of `config`, by the names, shapes and types in the file's header alone."""
+    file = folder / WEIGHTS_FILE
+    found = {name: entry for name, entry in read_shapes(file).items() if not is_statistic(name)}
+    numbers = sum(math.prod(shape) for shape, _ in found.values())
+    for name, value in vars(config).items():
+        if type(value) is int and value > (len(found) if name.endswith("_layers") else numbers):
+            raise ConfigError(
+                f"policy.{name}={value} is more than the weights in {file} could be of: "
+                f"give the {CONFIG_FILE} that belongs to them"
+            )
+    with torch.device("meta"):  # shapes, and no memory
+        expected = replace(_blank(config), normalization_mapping={}).build({}).state_dict()
     odd = sorted(expected.keys() ^ found.keys())
-    odd += sorted(key for key in expected.keys() & found.keys() if expected[key].shape != found[key].shape)
-    stored = read_policy_config(folder)
+    odd += sorted(key for key in expected.keys() & found.keys() if expected[key].shape != found[key][0])
     named = sorted(f.name for f in fields(config) if getattr(config, f.name) != getattr(stored, f.name, None))
-    typed = [f"policy.{name}={getattr(config, name)}" for name in named if name not in ("device", "pretrained_path")]
+    typed = [f"policy.{name}={getattr(config, name)}" for name in named if name not in _NOT_THE_NETWORK]
     if odd and typed:
         raise ConfigError(f"the weights in {folder} do not fit {', '.join(typed)}: leave out what changes the network")
     if odd:
         raise ConfigError(
-            f"{folder / WEIGHTS_FILE} does not fit {CONFIG_FILE} beside it in {len(odd)} tensors "
+            f"{file} does not fit {CONFIG_FILE} beside it in {len(odd)} tensors "
             f"({', '.join(odd[:3])}{', ...' if len(odd) > 3 else ''}): give the two files of one checkpoint"
         )
+    for name, (_, kind) in found.items():
+        if expected[name].is_floating_point() != (kind in FLOATS):
+            raise ConfigError(
+                f"{file} holds {name} as {kind}, which loses what was trained: "
+                f"give a checkpoint whose weights are one of {', '.join(FLOATS)}"
+            )
 
 
 def _write_processors(folder: Path, policy: Policy, device: str) -> None:

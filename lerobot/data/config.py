@@ -19,6 +19,13 @@ class DatasetConfig:
     """Episode numbers to use; None uses all."""
     use_imagenet_stats: bool = True
     """Normalise cameras by ImageNet's mean and deviation in place of the dataset's own."""
+    stats: str = "auto"
+    """What to normalise by. auto: with `policy.path` what the checkpoint was trained behind, else this dataset's.
+    dataset: this dataset's in any case."""
+
+    def __post_init__(self) -> None:
+        if self.stats not in ("auto", "dataset"):
+            raise ConfigError(f"dataset.stats={self.stats}: type auto or dataset")
 
     def folder(self) -> Path:
         """The folder that `root` or `repo_id` names, there or not. Raises `ConfigError` where neither is given."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MODES = ("MEAN_STD", "MIN_MAX", "QUANTILES", "QUANTILE10", "IDENTITY")
 """How a feature can be normalised, in LeRobot's words."""
+EPS = 1e-8
+"""Added to every deviation; LeRobot's processors use and store the same."""
 
 
 @dataclass

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 from lerobot.errors import ConfigError
 from lerobot.features import Feature
+from lerobot.policies.config import EPS
 
 Stats = Mapping[str, Mapping[str, Tensor | np.ndarray]]
 """Feature name to statistic name (`mean std min max q01 ...`) to values that broadcast to the feature's shape."""
-
-EPS = 1e-8
-"""Added to every deviation; LeRobot's processors use and store the same."""
 
 BOUNDS = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 """Modes that map the interval between two statistics to [-1, 1]."""

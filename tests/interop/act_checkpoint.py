@@ -5,6 +5,7 @@ The other side runs this file too (`--lerobot <folder>`), in its own environment
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,8 @@ CASES = {
     ),
 }
 """Name to dataset (for features and statistics), inputs read, and settings."""
+THEIRS = {"LeRobot's state": "act_state", "LeRobot's vae": "act_vae_state"}
+"""Name to a checkpoint that LeRobot has trained and written."""
 
 
 def ours(peer: str) -> int:
@@ -52,6 +55,7 @@ def ours(peer: str) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         expected = {name: _save_case(folder / name, *case) for name, case in CASES.items()}
+        expected |= {name: _take_case(folder / name, checkpoint) for name, checkpoint in THEIRS.items()}
         # -P and no PYTHONPATH: this project must not shadow the other package of the same name.
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         subprocess.run([peer, "-P", __file__, "--lerobot", temporary], env=environment, stdout=sys.stderr, check=True)
@@ -60,12 +64,25 @@ def ours(peer: str) -> int:
         for name, output in expected.items():
             theirs = load_file(folder / name / "theirs.safetensors")
             back = _act(load_policy(folder / name / "theirs"), load_file(folder / name / "observation.safetensors"))
-            worst[name] = {
-                "there": max(float((theirs[key] - output[key]).abs().max()) for key in output),
-                "and back": max(float((back[key] - output[key]).abs().max()) for key in output),
-            }
-    print(json.dumps(worst, indent=1))
-    return int(max(value for case in worst.values() for value in case.values()) > TOLERANCE)
+            worst[name] = [max(float((its[key] - theirs[key]).abs().max()) for key in output) for its in (output, back)]
+    print(f"{'largest difference of an action':32}{'LeRobot reads ours':>20}{'we read its':>14}")
+    for name, (there, back) in worst.items():
+        print(f"{name:32}{there:20.1e}{back:14.1e}")
+    most = max(max(pair) for pair in worst.values())
+    print(f"{'all within' if most <= TOLERANCE else 'error: not within'} {TOLERANCE:g}")
+    return int(most > TOLERANCE)
+
+
+def _take_case(folder: Path, checkpoint: str) -> dict[str, torch.Tensor]:
+    """One of LeRobot's own checkpoints in place of one of ours; returns the actions that it gives here."""
+    from lerobot.checkpoint.pretrained import load_policy
+
+    shutil.copytree(DATA / "peer_checkpoints" / checkpoint / "pretrained_model", folder / "ours")
+    policy = load_policy(folder / "ours")
+    torch.manual_seed(0)
+    observation = {key: torch.rand(3, *feature.shape) for key, feature in policy.inputs.items()}
+    save_file(observation, folder / "observation.safetensors")
+    return _act(policy, observation)
 
 
 def _save_case(folder: Path, dataset: str, inputs: tuple[str, ...], settings: dict) -> dict[str, torch.Tensor]:

@@ -13,7 +13,9 @@ from lerobot import loop
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, Update, open_stack
 from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, WEIGHTS_FILE, find_pretrained, read_json
-from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
+from lerobot.checkpoint.rng import restore_rng
+from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, load_checkpoint, take_snapshot
+from lerobot.checkpoint.writer import Checkpoints, open_checkpoints
 from lerobot.claim import claimed
 from lerobot.config import TrainConfig, to_plain
 from lerobot.data.loader import Sampler, open_loader
@@ -58,6 +60,7 @@ class Training:
     batches: Any
     window: Window
     tracker: Tracker
+    checkpoints: Checkpoints
     evaluator: Evaluator
     stop: Stop
     facts: dict[str, Any]
@@ -73,6 +76,7 @@ class Training:
     def update(self, step: int) -> None:
         """See `loop.Training`."""
         config = self.config
+        self.checkpoints.poll()
         seed_step(config.seed, step)
         factor = config.scheduler.factor(step, config.steps)
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
@@ -124,28 +128,24 @@ class Training:
         if not self.config.save_checkpoint:
             return
         started = time.perf_counter()
-        self._refuse_nonfinite(step)
         skipped, consecutive = self.window.totals()
         progress = Progress(step, skipped, consecutive, 1, self.config.batch_size)
         scaler = self.stack.scaler if self.stack.has_scale else None
-        folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
-        self.tracker.checkpoint(step, folder)
+        plain = to_plain(self.config)
+        self.checkpoints.write(
+            take_snapshot(progress, self.policy, self.optimizer, scaler, plain, self.checkpoints.copy)
+        )
         self._logged_at += time.perf_counter() - started  # no part of a step
-
-    def _refuse_nonfinite(self, step: int) -> None:
-        """Never write weights that nothing can be done with: the checkpoint before stays the newest."""
-        bad = [name for name, value in self.policy.named_parameters() if not bool(value.isfinite().all())]
-        if bad:
-            raise RunError(
-                f"the weights are not finite at step {step} ({', '.join(bad[:3])}), nothing is saved: "
-                "lower policy.optimizer_lr, or add accelerator.skip_nonfinite=true"
-            )
 
     def evaluate(self, step: int) -> None:
         """See `loop.Training`."""
         started = time.perf_counter()
         self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, self.stop)
         check_master_weights(self.policy)
+        self.checkpoints.note(step)
+        if self.checkpoints.lacks(step):
+            self.save(step)
+        self.checkpoints.settle()
         self._logged_at += time.perf_counter() - started
 
     def should_stop(self) -> bool:
@@ -241,7 +241,7 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     model = accelerator.prepare(policy)
     config.optimizer.fused = accelerator.fuses(config.optimizer.fused)
     optimizer = config.optimizer.build(policy.parameter_groups())
-    base_lrs = [group["lr"] for group in optimizer.param_groups]
+    base_lrs = [group.setdefault("initial_lr", group["lr"]) for group in optimizer.param_groups]
     progress = Progress() if resumed is None else _restore(config, resumed, optimizer, accelerator)
     batches = stack.enter_context(_batches(config, dataset, accelerator, progress.step))
     facts = {**accelerator.facts(), **versions()}
@@ -259,8 +259,14 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     )
     window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
     policy.train()
+    if resumed is not None and (warning := restore_rng(resumed / STATE_FOLDER, policy.device)):
+        log.warning(warning)
+    checkpoints = stack.enter_context(
+        open_checkpoints(run_dir, config.checkpoint, tracker, pinned=accelerator.pins_memory, resumed=resumed)
+    )
     return Training(
-        config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, evaluator, stop, facts,
+        config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, checkpoints, evaluator, stop,
+        facts,
         step=start, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
 

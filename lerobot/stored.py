@@ -14,6 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.utils import get_class
 
 from lerobot.checkpoint import paths
+from lerobot.checkpoint.config import CheckpointConfig
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import (
     OPEN_GROUPS,
@@ -37,7 +38,7 @@ _NOT_OURS = (
 )
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
 _MAY_CHANGE = re.compile(
-    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|steps"
+    r"policy\.(device|optimizer_lr|optimizer_lr_backbone)|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|checkpoint\..*|steps"
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic)"
     r"|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
@@ -187,7 +188,12 @@ def _known(stored: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _fields(key: str, value: dict[str, Any]) -> set[str]:
     """The keys that a node may have; empty where it is free."""
-    closed = {"accelerator": AcceleratorConfig, "eval": EvalConfig, "wandb": WandbConfig}
+    closed = {
+        "accelerator": AcceleratorConfig,
+        "checkpoint": CheckpointConfig,
+        "eval": EvalConfig,
+        "wandb": WandbConfig,
+    }
     cls = get_class(value["_target_"]) if "_target_" in value else closed.get(key)
     return set() if cls is None else {"_target_", *(field.name for field in dataclasses.fields(cls))}
 

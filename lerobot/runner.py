@@ -142,11 +142,11 @@ class Training:
         started = time.perf_counter()
         self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, self.stop)
         check_master_weights(self.policy)
+        self._logged_at += time.perf_counter() - started
         self.checkpoints.note(step)
         if self.checkpoints.lacks(step):
             self.save(step)
         self.checkpoints.settle()
-        self._logged_at += time.perf_counter() - started
 
     def should_stop(self) -> bool:
         """See `loop.Training`."""

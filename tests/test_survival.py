@@ -101,6 +101,18 @@ def test_a_full_disk_while_saving_leaves_the_checkpoint_before(
     assert (checkpoints / "last").resolve().name == "000004"
 
 
+@pytest.mark.parametrize("command", ["train", "eval", "demos"])
+def test_a_folder_with_a_checkpoint_is_not_written_into(train, command):
+    """CKPT-12: whatever else is lost of a run, or of LeRobot's, which has no status."""
+    run = train("steps=1")
+    (run / "status.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")}
+    words = {"train": TINY, "eval": [f"policy.path={run}", "env=metaworld"], "demos": ["env=metaworld"]}[command]
+    with pytest.raises(lerobot.errors.ConfigError, match="holds a run: type resume="):
+        lerobot.compose(command, [*words, f"output_dir={run}"])
+    assert {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")} == before
+
+
 def test_a_run_ends_only_when_its_checkpoint_is_whole(train, monkeypatch, tmp_path, caplog):
     from lerobot.checkpoint import writer
 

@@ -27,7 +27,8 @@ def put(folder: Path, final: Path) -> None:
     if final.exists():
         final.rename(old)
     folder.rename(final)
-    flush(final.parent, deep=False)
+    for parent in (final.parent, final.parent.parent):  # the first one made its parent too
+        flush(parent, deep=False)
     if old.exists():
         remove(old)
 

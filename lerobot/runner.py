@@ -259,11 +259,13 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     )
     window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
     policy.train()
+    seed_run(config.seed)  # again: what was imported and built meanwhile has drawn, more the first time than later
     if resumed is not None and (warning := restore_rng(resumed / STATE_FOLDER, policy.device)):
         log.warning(warning)
     checkpoints = stack.enter_context(
         open_checkpoints(run_dir, config.checkpoint, tracker, pinned=accelerator.pins_memory, resumed=resumed)
     )
+    optimizer.register_step_pre_hook(lambda *_: checkpoints.hold())
     return Training(
         config, run_dir, accelerator, policy, model, optimizer, batches, window, tracker, checkpoints, evaluator, stop,
         facts,

@@ -85,10 +85,12 @@ def memory(dataset: LeRobotDataset, batch_size: int) -> list[dict[str, torch.Ten
 def stops(repeats: int) -> tuple[float, float, float]:
     """Gigabytes of a checkpoint (weights and moments), and seconds that saves after the first stop training for.
 
-    Once written by the thread, the last update waited for, and once by the training itself (`background=false`).
+    Once written by the thread, with what the next update then waits for, and once by the training itself
+    (`checkpoint.background=false`).
     """
     config = config_of([f"dataset.root={DATA / 'metaworld_push_cam'}", "policy=act"], 1)
-    policy, _ = policy_and_data(config, config.dataset.folder(), None)
+    policy, dataset = policy_and_data(config, config.dataset.folder(), None)
+    batch = memory(dataset, 1)[0]
     optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0)
     for parameter in policy.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -103,7 +105,11 @@ def stops(repeats: int) -> tuple[float, float, float]:
                     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
                     start = time.perf_counter()
                     to.write(take_snapshot(Progress(step), policy, optimizer, None, {}, to.copy))
-                    seconds[background].append(time.perf_counter() - start)
+                    saved = time.perf_counter()
+                    policy(batch)[0].backward()
+                    computed = time.perf_counter()
+                    to.hold()
+                    seconds[background].append(time.perf_counter() - computed + saved - start)
                     to.wait()
         size = sum(file.stat().st_size for file in folder.rglob("*.safetensors")) / 1e9
     finally:

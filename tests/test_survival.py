@@ -113,6 +113,24 @@ def test_a_folder_with_a_checkpoint_is_not_written_into(train, command):
     assert {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")} == before
 
 
+def test_training_changes_no_weights_that_are_still_being_copied(train, monkeypatch):
+    from lerobot.checkpoint.tensors import Staging
+
+    fill = Staging.fill
+
+    def slow(self, tensors):
+        time.sleep(0.3)
+        fill(self, tensors)
+
+    monkeypatch.setattr(Staging, "fill", slow)
+    words = ["steps=4", "save_freq=1"]
+    beside = train(*words, name="beside") / "checkpoints"
+    plain = train(*words, "checkpoint.background=false", name="plain") / "checkpoints"
+    for step in ("000001", "000002", "000003", "000004"):
+        for file in ("pretrained_model/model.safetensors", "training_state/optimizer_state.safetensors"):
+            assert (beside / step / file).read_bytes() == (plain / step / file).read_bytes()
+
+
 def test_a_run_ends_only_when_its_checkpoint_is_whole(train, monkeypatch, tmp_path, caplog):
     from lerobot.checkpoint import writer
 

@@ -32,23 +32,28 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 class Staging:
     """Copies of tensors in host memory, the same memory every time: training goes on while they are written.
 
-    pinned: in memory that the device writes to by itself; all copies then go at once and are waited for at the end.
+    pinned: in memory that the device writes to by itself; its copies then go all at once.
     """
 
     def __init__(self, *, pinned: bool = False) -> None:
         self._pinned = pinned
         self._buffers: dict[str, Tensor] = {}
 
-    @torch.no_grad()
-    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What `tensors` hold now; the copies of the call before are overwritten."""
-        staged = {name: self._buffer(name, value) for name, value in tensors.items()}
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of `tensors`, of those on a device at once, of the others only in `fill`; the last ones are lost."""
+        self._buffers = {name: self._buffer(name, value) for name, value in tensors.items()}
+        far = {name: value for name, value in tensors.items() if value.device.type != "cpu"}
+        for name, value in far.items():
+            self._buffers[name].copy_(value.detach(), non_blocking=self._pinned)
+        for device in {value.device for value in far.values()} if self._pinned else ():
+            torch.accelerator.synchronize(device)
+        return dict(self._buffers)
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy what `take` left out. `tensors` must not change meanwhile."""
         for name, value in tensors.items():
-            staged[name].copy_(value.detach(), non_blocking=self._pinned)
-        if self._pinned:
-            torch.accelerator.synchronize()
-        self._buffers = staged  # no more than these
-        return dict(staged)
+            if value.device.type == "cpu":
+                self._buffers[name].copy_(value.detach())
 
     def _buffer(self, name: str, value: Tensor) -> Tensor:
         buffer = self._buffers.get(name)

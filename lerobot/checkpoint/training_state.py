@@ -76,14 +76,17 @@ def take_snapshot(
     config: dict[str, Any],
     copy: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict,
 ) -> Snapshot:
-    """Everything that `write_checkpoint` needs. Training may go on meanwhile if `copy` copies.
+    """Everything that `write_checkpoint` needs. Training may go on meanwhile if `copy` copies parameters and moments.
 
     Raises `RunError` for weights that nothing can be done with.
     """
     _refuse_nonfinite(policy, progress.step)
     weights, state = policy.state_dict(), optimizer.state_dict()
     moments = {f"state/{i}/{name}": value for i, entry in state["state"].items() for name, value in entry.items()}
-    copied = copy({**weights, **moments})  # names of modules have no slash
+    # Buffers are small and change in a forward pass too.
+    buffers = {name: weights[name].detach().cpu().clone() for name in weights.keys() - dict(policy.named_parameters())}
+    changing = {name: value for name, value in weights.items() if name not in buffers}
+    copied = {**copy({**changing, **moments}), **buffers}  # names of modules have no slash
     return Snapshot(
         progress,
         policy,

@@ -39,26 +39,40 @@ class Checkpoints:
         self._resumed = resumed
         self._staging = staging
         self._thread = ThreadPoolExecutor(1, "checkpoints") if settings.background else None
+        self._copying: Future[None] | None = None
         self._pending: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
         # Those beyond the step that the run went on from are of a part that it left.
         self._steps = {step for step in whole_steps(self.root) if resumed is not None and step <= resumed}
         self._values: dict[int, float] = {}
 
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`tensors` as they are now, for `write`. Waits for the save that has the memory: one goes on at most."""
+        """`tensors` for `write`, as they are until the next `hold`.
+
+        Waits for the save that has the memory, so that one goes on at most. On the processor copying takes a while,
+        and the thread does it during the next forward and backward pass, which change no weights.
+        """
         if self._thread is None:
             return dict(tensors)
         self.wait()
-        return self._staging.copy(tensors)
+        staged = self._staging.take(tensors)
+        self._copying = self._thread.submit(self._staging.fill, tensors)
+        return staged
+
+    def hold(self) -> None:
+        """Return when what is being saved has been copied. To be called before weights or moments change."""
+        if self._copying is not None:
+            self._copying.result()
 
     def write(self, snapshot: Snapshot) -> None:
         """Write a checkpoint; the tracker is told when it is whole."""
         step = snapshot.progress.step
         self._steps.add(step)
         self.note(step)
-        keep = self._keeping()
+        keep, copying = self._keeping(), self._copying
 
         def job() -> Path:
+            if copying is not None:
+                copying.result()  # done by now, by the same thread; raises what went wrong in it
             folder = write_checkpoint(self.run_dir, snapshot)
             keep()
             return folder

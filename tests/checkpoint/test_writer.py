@@ -45,6 +45,7 @@ class Training:
         return self
 
     def save(self, step, checkpoints):
+        checkpoints.hold()
         self.at(step)
         snapshot = take_snapshot(Progress(step), self.policy, self.optimizer, None, {}, checkpoints.copy)
         checkpoints.write(snapshot)
@@ -213,6 +214,7 @@ def test_a_save_that_is_slow_to_write_holds_the_weights_of_its_step(tmp_path, tr
     monkeypatch.setattr("lerobot.checkpoint.writer.write_checkpoint", slow)
     with opened(tmp_path) as checkpoints:
         training.save(2, checkpoints)
+        checkpoints.hold()
         training.at(3)
         assert not has_checkpoints(tmp_path)
         go.set()

@@ -18,9 +18,10 @@ class OccupiedError(ConfigError):
 
 
 def refuse_occupied(folder: Path) -> None:
-    """Refuse a folder that holds a run already."""
-    if (folder / STATUS_FILE).exists():
-        go_on = f"resume={folder}" if has_checkpoints(folder) else f"resume=auto output_dir={folder}"
+    """Refuse a folder that holds a run already, or checkpoints of any."""
+    saved = has_checkpoints(folder)
+    if saved or (folder / STATUS_FILE).exists():
+        go_on = f"resume={folder}" if saved else f"resume=auto output_dir={folder}"
         raise OccupiedError(f"{folder} holds a run: type {go_on} to go on with it, or another output_dir")
 
 

@@ -14,6 +14,7 @@ import hydra.utils
 from omegaconf import DictConfig, OmegaConf
 
 from lerobot.accelerator.config import AcceleratorConfig
+from lerobot.checkpoint.config import CheckpointConfig
 from lerobot.data.config import DatasetConfig
 from lerobot.envs.config import EnvConfig
 from lerobot.errors import ConfigError
@@ -95,6 +96,7 @@ class TrainConfig:
     tf32: bool | None = True
     eval: EvalConfig = field(default_factory=EvalConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     demos: DemosConfig | None = None
     rename_map: Any = None
     """Dataset key to the key that the policy reads."""
@@ -135,6 +137,8 @@ class TrainConfig:
             if value is not None and value < smallest:
                 raise ConfigError(f"{name}={value}: type {smallest} or more")
         seconds(self.time_limit)
+        if self.checkpoint.best and not self.save_checkpoint:
+            raise ConfigError(f"checkpoint.best={self.checkpoint.best} and save_checkpoint=false: leave one out")
         if self.seed >= 2**63:
             raise ConfigError(f"seed={self.seed}: type less than 2**63")
         if self.interrupt_after is not None and self.interrupt_after >= self.steps:

@@ -2,7 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from lerobot.checkpoint.hub import find_policy
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import TrainConfig
+from lerobot.data.loader import Batch, Sampler, open_loader
 from lerobot.data.meta import DatasetMeta, load_meta
 from lerobot.data.reader import LeRobotDataset
 from lerobot.envs.record import Plan, record
@@ -21,6 +23,9 @@ from lerobot.policies.config import PolicyConfig
 from lerobot.policies.normalize import Normalizer, exact_constants
 
 log = logging.getLogger(__name__)
+
+WORKERS_WITH_CAMERA = 4
+"""As LeRobot has it."""
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 """Of RGB in [0, 1], as in torchvision's pretrained weights."""
@@ -147,6 +152,22 @@ def _outside(stored: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[float
     if beyond[worst] <= 1e-6 * max(1.0, abs(most[worst])):
         return None
     return float(low[worst]), float(high[worst]), worst, float(least[worst]), float(most[worst])
+
+
+def open_batches(
+    config: TrainConfig, dataset: LeRobotDataset, step: int, *, pin_memory: bool
+) -> AbstractContextManager[Iterator[Batch]]:
+    """The micro-batches from the one after update `step` on, without end."""
+    has_camera = bool(set(dataset.keys) & set(dataset.meta.camera_keys))
+    workers = WORKERS_WITH_CAMERA if has_camera else 0
+    return open_loader(
+        dataset,
+        Sampler(len(dataset), config.batch_size, config.seed),
+        start=step * config.accelerator.gradient_accumulation.steps,
+        num_workers=workers if config.num_workers is None else config.num_workers,
+        prefetch_factor=config.prefetch_factor,
+        pin_memory=pin_memory,
+    )
 
 
 def _refuse_other_data(policy: Policy, meta: DatasetMeta, root: str | None) -> None:

@@ -1,8 +1,9 @@
 """Builds a run from its config, drives it, and closes everything again, whatever happens."""
 
+import functools
 import logging
 import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from lerobot.accelerator.precision import check_master_weights, check_observed, 
 from lerobot.accelerator.stack import Stack, Update, open_stack
 from lerobot.checkpoint.hub import upload
 from lerobot.checkpoint.paths import find_pretrained
-from lerobot.checkpoint.training_state import Progress, save_checkpoint
+from lerobot.checkpoint.rng import restore_rng
+from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, take_snapshot
+from lerobot.checkpoint.writer import Checkpoints, open_checkpoints
 from lerobot.claim import claimed
 from lerobot.config import TrainConfig, to_plain
-from lerobot.data.loader import Sampler, open_loader
-from lerobot.data.reader import LeRobotDataset
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
 from lerobot.envs.scope import preserved_rng
 from lerobot.errors import RunError
@@ -28,7 +29,7 @@ from lerobot.facts import versions
 from lerobot.memory import Held, explained
 from lerobot.micro_batch import MicroBatches
 from lerobot.policies.base import Policy
-from lerobot.prepare import find_dataset, policy_and_data
+from lerobot.prepare import find_dataset, open_batches, policy_and_data
 from lerobot.report.closing import close
 from lerobot.resume import restore
 from lerobot.schedule import due
@@ -47,8 +48,6 @@ MOST_TOLD, TOLD_UNTIL = 3, 20
 """Skipped updates that are told of one by one, and the last update in which one is looked for."""
 WAITING_SHARE = 0.3
 """Of a step; beyond it, more workers help and another precision does not."""
-WORKERS_WITH_CAMERA = 4
-"""As LeRobot has it."""
 
 
 @dataclass
@@ -65,6 +64,7 @@ class Training:
     micro_batches: MicroBatches
     window: Window
     tracker: Tracker
+    checkpoints: Checkpoints
     evaluator: Evaluator
     stop: Stop
     facts: dict[str, Any]
@@ -80,6 +80,7 @@ class Training:
     def update(self, step: int) -> None:
         """See `loop.Training`."""
         config = self.config
+        self.checkpoints.poll()
         seed_step(config.seed, step)
         factor = config.scheduler.factor(step, config.steps)
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
@@ -134,23 +135,14 @@ class Training:
         if not self.config.save_checkpoint:
             return
         started = time.perf_counter()
-        self._refuse_nonfinite(step)
         skipped, consecutive = self.window.totals()
         progress = Progress(step, skipped, consecutive, 1, self.config.batch_size, self.window.state())
         scaler = self.stack.scaler if self.stack.has_scale else None
-        folder = save_checkpoint(self.run_dir, progress, self.policy, self.optimizer, scaler, to_plain(self.config))
-        self.tracker.checkpoint(step, folder)
+        plain = to_plain(self.config)
+        self.checkpoints.write(
+            take_snapshot(progress, self.policy, self.optimizer, scaler, plain, self.checkpoints.copy)
+        )
         self._logged_at += time.perf_counter() - started  # no part of a step
-        self.stop.deadline.took("save", time.perf_counter() - started)
-
-    def _refuse_nonfinite(self, step: int) -> None:
-        """Never write weights that nothing can be done with: the checkpoint before stays the newest."""
-        bad = [name for name, value in self.policy.named_parameters() if not bool(value.isfinite().all())]
-        if bad:
-            raise RunError(
-                f"the weights are not finite at step {step} ({', '.join(bad[:3])}), nothing is saved: "
-                "lower policy.optimizer_lr, or add accelerator.skip_nonfinite=true"
-            )
 
     def evaluate(self, step: int) -> None:
         """See `loop.Training`."""
@@ -163,6 +155,10 @@ class Training:
         check_master_weights(self.policy)
         self._logged_at += time.perf_counter() - started
         deadline.took("evaluation", time.perf_counter() - started)
+        self.checkpoints.note(step)
+        if self.checkpoints.lacks(step):
+            self.save(step)
+        self.checkpoints.settle()
 
     def should_stop(self) -> bool:
         """See `loop.Training`."""
@@ -275,9 +271,9 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     model = accelerator.prepare(policy)
     config.optimizer.fused = accelerator.fuses(config.optimizer.fused)
     optimizer = config.optimizer.build(policy.parameter_groups())
-    base_lrs = [group["lr"] for group in optimizer.param_groups]
+    base_lrs = [group.setdefault("initial_lr", group["lr"]) for group in optimizer.param_groups]
     progress = Progress() if resumed is None else restore(config, resumed, optimizer, accelerator)
-    batches = stack.enter_context(_batches(config, dataset, accelerator, progress.step))
+    batches = stack.enter_context(open_batches(config, dataset, progress.step, pin_memory=accelerator.pins_memory))
     held.micro_batches = MicroBatches(config, policy, model, optimizer, accelerator)
     facts = {**accelerator.facts(), **versions()}
     charts = replace(config.wandb, name=config.wandb.name or config.job_name)
@@ -296,28 +292,18 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     if progress.window is not None:
         window.restore(progress.window, accelerator.device.torch_device)
     policy.train()
+    seed_run(config.seed)  # again: what was imported and built meanwhile has drawn, more the first time than later
+    if resumed is not None and (warning := restore_rng(resumed / STATE_FOLDER, policy.device)):
+        log.warning(warning)
+    checkpoints = stack.enter_context(
+        open_checkpoints(run_dir, config.checkpoint, tracker, pinned=accelerator.pins_memory, resumed=resumed)
+    )
+    checkpoints.took = functools.partial(stop.deadline.took, "save")
+    optimizer.register_step_pre_hook(lambda *_: checkpoints.hold())
     return Training(
         config, run_dir, accelerator, policy, model, optimizer, batches, held.micro_batches, window, tracker,
-        evaluator, stop, facts, step=start, base_lrs=base_lrs, _logged_step=start,
+        checkpoints, evaluator, stop, facts, step=start, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
-
-
-def _batches(config: TrainConfig, dataset: LeRobotDataset, stack: Stack, step: int) -> AbstractContextManager[Any]:
-    """The micro-batches from the one after update `step` on."""
-    return open_loader(
-        dataset,
-        Sampler(len(dataset), config.batch_size, config.seed),
-        start=step * config.accelerator.gradient_accumulation.steps,
-        num_workers=_num_workers(config, dataset),
-        prefetch_factor=config.prefetch_factor,
-        pin_memory=stack.pins_memory,
-    )
-
-
-def _num_workers(config: TrainConfig, dataset: LeRobotDataset) -> int:
-    if config.num_workers is not None:
-        return config.num_workers
-    return WORKERS_WITH_CAMERA if set(dataset.keys) & set(dataset.meta.camera_keys) else 0
 
 
 def _say_upload(policy: Any) -> None:

@@ -1,6 +1,7 @@
 """Times an update of ours beside a bare PyTorch loop of the same policy, in turn, and prints medians and their ratio.
 
 The bare loop is the limit: the same policy and optimizer on batches that lie in memory, with nothing logged or saved.
+A last row says for how long a checkpoint stops training, beside what writing it takes.
 Usage: python scripts/bench.py [--quick]
 """
 
@@ -16,9 +17,13 @@ from pathlib import Path
 import torch
 
 import lerobot
+from lerobot.checkpoint.config import CheckpointConfig
+from lerobot.checkpoint.training_state import Progress, take_snapshot
+from lerobot.checkpoint.writer import open_checkpoints
 from lerobot.config import TrainConfig
 from lerobot.data.reader import LeRobotDataset
 from lerobot.prepare import policy_and_data
+from lerobot.tracking.tracker import Tracker
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 ROWS = {
@@ -77,8 +82,43 @@ def memory(dataset: LeRobotDataset, batch_size: int) -> list[dict[str, torch.Ten
     return [dataset.__getitems__(list(range(i * batch_size, (i + 1) * batch_size))) for i in range(4)]
 
 
+def stops(repeats: int) -> tuple[float, float, float]:
+    """Gigabytes of a checkpoint (weights and moments), and seconds that saves after the first stop training for.
+
+    Once written by the thread, with what the next update then waits for, and once by the training itself
+    (`checkpoint.background=false`).
+    """
+    config = config_of([f"dataset.root={DATA / 'metaworld_push_cam'}", "policy=act"], 1)
+    policy, dataset = policy_and_data(config, config.dataset.folder(), None)
+    batch = memory(dataset, 1)[0]
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0)
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    seconds = {True: [], False: []}
+    folder = Path(tempfile.mkdtemp())
+    try:
+        for background in (True, False):
+            settings = CheckpointConfig(background=background)
+            with open_checkpoints(folder, settings, Tracker(), pinned=False, resumed=None) as to:
+                for step in range(repeats + 1):
+                    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+                    start = time.perf_counter()
+                    to.write(take_snapshot(Progress(step), policy, optimizer, None, {}, to.copy))
+                    saved = time.perf_counter()
+                    policy(batch)[0].backward()
+                    computed = time.perf_counter()
+                    to.hold()
+                    seconds[background].append(time.perf_counter() - computed + saved - start)
+                    to.wait()
+        size = sum(file.stat().st_size for file in folder.rglob("*.safetensors")) / 1e9
+    finally:
+        shutil.rmtree(folder)
+    return size, statistics.median(seconds[True][1:]), statistics.median(seconds[False][1:])
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     steps, repeats = (40, 3) if "--quick" in sys.argv[1:] else (200, 5)
     torch.set_num_threads(1)
     print(f"{platform.processor() or platform.machine()}, one thread, PyTorch {torch.__version__}, median of {repeats}")
@@ -88,6 +128,9 @@ def main() -> None:
         mine, limit = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(a / b for a, b in pairs)
         print(f"| {name} | {mine:.1f} | {limit:.1f} | {ratio:.2f} |", flush=True)
+    size, stopped, plain = stops(repeats)
+    print("\n| row | stops training, ms | a plain save, ms | ratio |\n| --- | --- | --- | --- |")
+    print(f"| checkpoint of {size:.2f} GB | {1000 * stopped:.0f} | {1000 * plain:.0f} | {stopped / plain:.3f} |")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from runs import DATA, TINY
 
 import lerobot
+import lerobot.checkpoint
 import lerobot.errors
 from lerobot.command import _new_folder
 
@@ -67,40 +68,134 @@ def test_the_command_leaves_with_75_when_it_was_stopped(tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "last").resolve().name == f"{step:06d}"
 
 
-@pytest.mark.parametrize("fails_at", range(1, 10))
-def test_a_full_disk_while_saving_leaves_the_checkpoint_before(train, monkeypatch, tmp_path, fails_at):
-    """CKPT-12: half-written files were picked as the newest."""
-    from lerobot.checkpoint import pretrained, training_state
-
+@pytest.mark.parametrize("background", ["true", "false"])
+@pytest.mark.parametrize("fails_at", [1, 3, 7])
+def test_a_full_disk_while_saving_leaves_the_checkpoint_before(
+    train, monkeypatch, tmp_path, caplog, fails_at, background
+):
+    """CKPT-12: half-written files were picked as the newest. (All moments: tests/checkpoint/test_writer.py.)"""
     writes = []
 
-    def full(write):
-        def attempt(*args, **kwargs):
-            if (tmp_path / "run" / "checkpoints" / "last").exists():  # the first checkpoint is there
-                writes.append(1)
-                if len(writes) == fails_at:
-                    raise OSError(28, "No space left on device")
-            return write(*args, **kwargs)
+    checkpoints = tmp_path / "run" / "checkpoints"
 
-        return attempt
+    def full(handle):
+        of_checkpoints = str(checkpoints) in str(Path(f"/proc/self/fd/{handle}").readlink())
+        if of_checkpoints and (checkpoints / "last").exists():  # the first checkpoint is there
+            writes.append(1)
+            if len(writes) == fails_at:
+                raise OSError(28, "No space left on device")
+        return fsync(handle)
 
-    for module, name in (
-        (pretrained, "save_file"),
-        (pretrained, "_write_json"),
-        (training_state, "save_file"),
-        (training_state, "write_json"),
-    ):
-        monkeypatch.setattr(module, name, full(getattr(module, name)))
-    with pytest.raises(OSError, match="No space left"):
-        train("steps=4", "save_freq=2")
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(lerobot.errors.RunError, match=r"checkpoints cannot be written to \(No space left on device\)"):
+        train("steps=4", "save_freq=2", f"checkpoint.background={background}")
     monkeypatch.undo()
 
-    checkpoints = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["000002", "last"]
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
-    config = lerobot.compose("train", [f"resume={tmp_path / 'run'}"])
-    lerobot.run(config)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], "No space left" in status["error"]) == ("failed", True)
+    caplog.set_level("INFO")
+    lerobot.run(lerobot.compose("train", [f"resume={tmp_path / 'run'}"]))
+    assert f"going on after step 2 from {checkpoints / '000002'}" in caplog.text
     assert (checkpoints / "last").resolve().name == "000004"
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "demos"])
+def test_a_folder_with_a_checkpoint_is_not_written_into(train, command):
+    """CKPT-12: whatever else is lost of a run, or of LeRobot's, which has no status."""
+    run = train("steps=1")
+    (run / "status.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")}
+    words = {"train": TINY, "eval": [f"policy.path={run}", "env=metaworld"], "demos": ["env=metaworld"]}[command]
+    with pytest.raises(lerobot.errors.ConfigError, match="holds a run: type resume="):
+        lerobot.compose(command, [*words, f"output_dir={run}"])
+    assert {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")} == before
+
+
+def test_training_changes_no_weights_that_are_still_being_copied(train, monkeypatch):
+    from lerobot.checkpoint.tensors import Staging
+
+    fill = Staging.fill
+
+    def slow(self, tensors):
+        time.sleep(0.3)
+        fill(self, tensors)
+
+    monkeypatch.setattr(Staging, "fill", slow)
+    words = ["steps=4", "save_freq=1"]
+    beside = train(*words, name="beside") / "checkpoints"
+    plain = train(*words, "checkpoint.background=false", name="plain") / "checkpoints"
+    for step in ("000001", "000002", "000003", "000004"):
+        for file in ("pretrained_model/model.safetensors", "training_state/optimizer_state.safetensors"):
+            assert (beside / step / file).read_bytes() == (plain / step / file).read_bytes()
+
+
+def test_a_run_ends_only_when_its_checkpoint_is_whole(train, monkeypatch, tmp_path, caplog):
+    from lerobot.checkpoint import writer
+
+    real = writer.write_checkpoint
+
+    def slow(run_dir, snapshot):
+        time.sleep(0.5)
+        assert json.loads((run_dir / "status.json").read_text())["state"] == "running"
+        assert "go on with it" not in caplog.text and "train it longer" not in caplog.text
+        return real(run_dir, snapshot)
+
+    monkeypatch.setattr(writer, "write_checkpoint", slow)
+    caplog.set_level("INFO")
+    run = train("steps=3", "interrupt_after=2")
+    assert "going on after step 2" in caplog.text
+    assert (run / "checkpoints" / "last").resolve().name == "000003"
+    assert "train it longer" in caplog.text
+
+
+def test_the_best_checkpoint_is_kept_and_known_after_a_resume(train, rows, tmp_path):
+    words = ["save_freq=1", "checkpoint.keep=1", "checkpoint.best=train/lr", "scheduler=cosine"]
+    run = train(*words, "steps=4")
+    checkpoints = run / "checkpoints"
+    assert (checkpoints / "best").resolve().name == "000001"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["000001", "000004", "best", "last"]
+
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=6"]))
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["000001", "000004", "000006", "best", "last"]
+
+    assert lerobot.checkpoint.load_policy(str(checkpoints / "best")).config.type == "act"
+    lerobot.run(lerobot.compose("train", [f"resume={checkpoints / 'best'}", "steps=2"]))
+    assert [row["step"] for row in rows(run)] == [1, 2]
+    assert (checkpoints / "best").resolve().name == "000001"
+
+
+def test_an_evaluation_that_beats_all_others_is_worth_a_checkpoint(train, monkeypatch, tmp_path, caplog):
+    from lerobot.evaluation import Evaluator
+
+    rates = {1: 0.2, 2: 0.1, 3: 0.8, 4: 0.8, 5: 0.3}
+
+    def evaluate(self, policy, step, tracker, autocast, stop):
+        tracker.log(step, {"eval/success_rate": rates[step]})
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    run = train("steps=5", "env_eval_freq=1", "checkpoint.best=eval/success_rate")
+    checkpoints = run / "checkpoints"
+    assert (checkpoints / "best").resolve().name == "000003"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["000001", "000003", "000005", "best", "last"]
+    assert "nothing of that name" not in caplog.text
+
+
+def test_a_best_metric_that_never_came_is_said(train, caplog):
+    run = train("steps=1", "checkpoint.best=eval/succes_rate")
+
+    assert not (run / "checkpoints" / "best").exists()
+    assert "checkpoint.best=eval/succes_rate: nothing of that name was logged" in caplog.text
+    assert "train/loss" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "words", [["checkpoint.keep=0"], ["checkpoint.best_is=up"], ["checkpoint.best=train/loss", "save_checkpoint=false"]]
+)
+def test_senseless_ways_to_keep_checkpoints_are_refused(words):
+    with pytest.raises(lerobot.errors.ConfigError, match="checkpoint"):
+        lerobot.compose("train", [*TINY, *words])
 
 
 def test_two_runs_of_the_same_second_get_two_folders(tmp_path):

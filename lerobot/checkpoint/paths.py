@@ -28,20 +28,26 @@ LAST = "last"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MOST_NUMBERS = 2**28
 """Of one observation; a camera of 8K has 2**27. What is made of a picture grows with it, whatever the weights."""
+LAST, BEST = "last", "best"
+"""Links to step folders, or files that hold a step folder's name where the file system has no links."""
+OLD = ".old"
+"""Behind the name of a step folder while another takes its place."""
 
 
 def find_pretrained(path: str | Path) -> Path:
     """The folder with `config.json` and `model.safetensors` that `path` means, links resolved.
 
-    `path` may be that folder, a file in it, a checkpoint's step folder or `last`, a `checkpoints` folder, a run, or a
-    run's `.hydra/config.yaml`. Raises `ConfigError` that says what is missing.
+    `path` may be that folder, a file in it, a checkpoint's step folder, `last` or `best`, a `checkpoints` folder, a
+    run, or a run's `.hydra/config.yaml`. Raises `ConfigError` that says what is missing.
     """
-    given = Path(path).expanduser()
+    given = follow(Path(path).expanduser())
     if not given.exists():
         raise ConfigError(
             f"there is no checkpoint at {path}: give a run, a checkpoint or a pretrained_model folder on this machine, "
             "or for policy.path a Hub repo as <user>/<name>"
         )
+    if given.name in (LAST, BEST) and given.is_file():
+        raise ConfigError(f"{given} names no checkpoint beside it: give one of the step folders there")
     folder = given.parent if given.is_file() else given
     folder = folder.parent if folder.name == ".hydra" else folder
     steps = [*_newest_first(folder), *_newest_first(folder / CHECKPOINTS_FOLDER)]
@@ -53,7 +59,39 @@ def find_pretrained(path: str | Path) -> Path:
 
 def has_checkpoints(run: Path) -> bool:
     """Whether a run has saved anything, whole or not: it must not be started over as if it had not."""
-    return any(entry.name.isdigit() or entry.name == LAST for entry in (run / CHECKPOINTS_FOLDER).glob("*"))
+    entries = (run / CHECKPOINTS_FOLDER).glob("*")
+    return any(step_of(entry) is not None or entry.name == LAST for entry in entries)
+
+
+def step_of(folder: Path) -> int | None:
+    """The step whose checkpoint `folder` is by its name; None for half-written ones and whatever else is there."""
+    name = folder.name.removesuffix(OLD)
+    return int(name) if name.isdigit() else None
+
+
+def is_whole(step_folder: Path) -> bool:
+    """Whether a policy can be loaded from `step_folder`."""
+    return not _missing(step_folder / PRETRAINED_FOLDER)
+
+
+def follow(path: Path) -> Path:
+    """`path` with a `last` or `best` in it that is a file, or whose folder is being replaced, followed."""
+    for pointer in (path, *path.parents):
+        if pointer.name in (LAST, BEST) and not pointer.is_dir() and (folder := pointed(pointer)) is not None:
+            return folder / path.relative_to(pointer)
+    return path
+
+
+def pointed(pointer: Path) -> Path | None:
+    """The step folder that `pointer` leads to, be it a link or a file; None where it leads to none."""
+    try:
+        name = pointer.readlink().name if pointer.is_symlink() else pointer.read_text(errors="replace").strip()
+    except OSError:
+        return None
+    if not name.removesuffix(OLD).isdigit():  # a file from outside leads nowhere else
+        return None
+    places = (pointer.with_name(name), pointer.with_name(name + OLD), pointer.with_name(name.removesuffix(OLD)))
+    return next((place for place in places if place.is_dir()), None)
 
 
 def read_policy_config(folder: Path) -> PolicyConfig:
@@ -118,8 +156,8 @@ def _features(file: Path, name: str, stored: Any) -> dict[str, Feature]:
 
 def _newest_first(folder: Path) -> list[Path]:
     """`last`, then the numbered checkpoints, highest first. Others (half-written ones) are none."""
-    numbered = [entry for entry in folder.glob("*") if entry.name.isdigit()]
-    return [folder / LAST, *sorted(numbered, key=lambda entry: int(entry.name), reverse=True)]
+    numbered = [(step, entry.name, entry) for entry in folder.glob("*") if (step := step_of(entry)) is not None]
+    return [follow(folder / LAST), *(entry for *_, entry in sorted(numbered, reverse=True))]
 
 
 def _missing(place: Path) -> list[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lerobot.checkpoint.hub import find_policy
@@ -20,7 +19,7 @@ from lerobot.checkpoint.paths import (
     read_policy_config,
 )
 from lerobot.checkpoint.processors import POSTPROCESSOR_FILE, PREPROCESSOR_FILE, read_processors
-from lerobot.checkpoint.tensors import FLOATS, read_shapes, read_tensors
+from lerobot.checkpoint.tensors import FLOATS, read_shapes, read_tensors, write_tensors
 from lerobot.errors import ConfigError
 from lerobot.policies.base import Policy
 from lerobot.policies.config import PolicyConfig
@@ -48,13 +47,13 @@ def save_pretrained(
 ) -> None:
     """Write `policy` into `folder`, made if it is not there.
 
-    `weights` stands for `policy.state_dict()` where that is spread over several processes.
+    `weights` stands for `policy.state_dict()` where that goes on changing, or is spread over several processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     device = policy.device.type  # no index: LeRobot knows none, and another machine may have fewer
     _write_json(folder / CONFIG_FILE, {**asdict(policy.config), "device": device})
     weights = policy.state_dict() if weights is None else weights
-    _write_tensors(folder / WEIGHTS_FILE, weights)
+    write_tensors(folder / WEIGHTS_FILE, weights)
     _write_processors(folder, policy, device)
     if train_config is not None:
         _write_json(folder / TRAIN_CONFIG_FILE, train_config)
@@ -165,7 +164,7 @@ def _write_processors(folder: Path, policy: Policy, device: str) -> None:
     for file, steps in ((PREPROCESSOR_FILE, before), (POSTPROCESSOR_FILE, after)):
         _write_json(folder / file, {"name": Path(file).stem, "steps": steps})
     for step in (before[3], after[0]):
-        _write_tensors(folder / step["state_file"], stats)
+        write_tensors(folder / step["state_file"], stats)
 
 
 def _normalizer_step(stem: str, normalizer: Normalizer, keys: list[str]) -> dict[str, Any]:
@@ -176,7 +175,3 @@ def _normalizer_step(stem: str, normalizer: Normalizer, keys: list[str]) -> dict
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=4, allow_nan=False) + "\n")
-
-
-def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, file, {"format": "pt"})

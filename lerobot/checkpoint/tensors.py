@@ -1,12 +1,15 @@
-"""Tensors from files, onto the processor; a file that is torn, empty, no safetensors or not there is refused by name.
+"""Tensors to files and back, and the host memory in which they wait to be written.
 
-Nothing is unpickled. The format's own reader refuses headers above 100 MB and tensors that overlap or lie outside.
+A file that is torn, empty, no safetensors or not there is refused by name. Nothing is unpickled. The format's reader
+refuses headers above 100 MB and tensors that overlap or lie outside.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lerobot.errors import ConfigError
@@ -38,3 +41,45 @@ def read_shapes(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 def _unreadable(file: Path, error: Exception) -> ConfigError:
     reason = " ".join(str(error).split()).removesuffix(f": {file}")
     return ConfigError(f"{file} cannot be read ({reason}): give a checkpoint that has it whole")
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write `tensors` as safetensors, with the one word that readers look for. Raises `OSError`."""
+    here = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    try:
+        save_file(here, file, {"format": "pt"})
+    except SafetensorError as error:  # a full disk, in the words of the library
+        raise OSError(f"{file}: {error}") from error
+
+
+class Staging:
+    """Copies of tensors in host memory, the same memory every time: training goes on while they are written.
+
+    pinned: in memory that the device writes to by itself; its copies then go all at once.
+    """
+
+    def __init__(self, *, pinned: bool = False) -> None:
+        self._pinned = pinned
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of `tensors`, of those on a device at once, of the others only in `fill`; the last ones are lost."""
+        self._buffers = {name: self._buffer(name, value) for name, value in tensors.items()}
+        far = {name: value for name, value in tensors.items() if value.device.type != "cpu"}
+        for name, value in far.items():
+            self._buffers[name].copy_(value.detach(), non_blocking=self._pinned)
+        for device in {value.device for value in far.values()} if self._pinned else ():
+            torch.accelerator.synchronize(device)
+        return dict(self._buffers)
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy what `take` left out. `tensors` must not change meanwhile."""
+        for name, value in tensors.items():
+            if value.device.type == "cpu":
+                self._buffers[name].copy_(value.detach())
+
+    def _buffer(self, name: str, value: Tensor) -> Tensor:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+            buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=self._pinned)
+        return buffer

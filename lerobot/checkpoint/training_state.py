@@ -1,23 +1,24 @@
 """Checkpoints that a run goes on from: written whole or not at all, in LeRobot's layout."""
 
-import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lerobot.accelerator import grad_scaler
 from lerobot.accelerator.config import GradScalerConfig
+from lerobot.checkpoint.folders import point, put, temporary, tidy
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER, LAST, PRETRAINED_FOLDER, read_json
 from lerobot.checkpoint.pretrained import save_pretrained
-from lerobot.checkpoint.tensors import read_tensors
-from lerobot.errors import ConfigError
+from lerobot.checkpoint.rng import file_name as rng_file_name
+from lerobot.checkpoint.rng import rng_state
+from lerobot.checkpoint.tensors import read_tensors, write_tensors
+from lerobot.errors import ConfigError, RunError
 from lerobot.policies.base import Policy
 from lerobot.ranges import COUNT_OR_NONE, POSITIVE, Range
 from lerobot.status import write_json
@@ -27,7 +28,7 @@ STEP_FILE = "training_step.json"
 SCALER_FILE = "scaler_state.json"
 OPTIMIZER_FILE = "optimizer_state.safetensors"
 GROUPS_FILE = "optimizer_param_groups.json"
-
+SCHEDULER_FILE = "scheduler_state.json"
 
 _ANOTHER = "go on from another checkpoint of the run, resume=<run>/checkpoints/<step>"
 _KEPT = {
@@ -53,6 +54,75 @@ class Progress:
     """What no row of metrics holds yet: see `Window.state`."""
 
 
+@dataclass
+class Snapshot:
+    """What a checkpoint holds, as of one moment."""
+
+    progress: Progress
+    policy: Policy
+    """For its settings and statistics, which training leaves alone."""
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    groups: list[dict[str, Any]]
+    scaler: dict[str, float] | None
+    """None where no loss is scaled."""
+    rng: dict[str, Tensor]
+    config: dict[str, Any]
+
+
+def take_snapshot(
+    progress: Progress,
+    policy: Policy,
+    optimizer: Optimizer,
+    scaler: torch.amp.GradScaler | None,
+    config: dict[str, Any],
+    copy: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict,
+) -> Snapshot:
+    """Everything that `write_checkpoint` needs. Training may go on meanwhile if `copy` copies parameters and moments.
+
+    Raises `RunError` for weights that nothing can be done with.
+    """
+    _refuse_nonfinite(policy, progress.step)
+    weights, state = policy.state_dict(), optimizer.state_dict()
+    moments = {f"state/{i}/{name}": value for i, entry in state["state"].items() for name, value in entry.items()}
+    # Buffers are small and change in a forward pass too.
+    buffers = {name: weights[name].detach().cpu().clone() for name in weights.keys() - dict(policy.named_parameters())}
+    changing = {name: value for name, value in weights.items() if name not in buffers}
+    copied = {**copy({**changing, **moments}), **buffers}  # names of modules have no slash
+    return Snapshot(
+        progress,
+        policy,
+        {name: copied[name] for name in weights},
+        {name: copied[name] for name in moments},
+        [dict(group) for group in state["param_groups"]],
+        None if scaler is None else grad_scaler.state(scaler),
+        rng_state(policy.device),
+        config,
+    )
+
+
+def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> Path:
+    """Write `checkpoints/<step>`, then point `last` at it; a kill or a full disk leaves the one before as the newest.
+
+    Raises `OSError`.
+    """
+    root = run_dir / CHECKPOINTS_FOLDER
+    final = root / f"{snapshot.progress.step:06d}"
+    folder = temporary(final)
+    tidy(root)
+    try:
+        save_pretrained(
+            folder / PRETRAINED_FOLDER, snapshot.policy, train_config=snapshot.config, weights=snapshot.weights
+        )
+        _write_state(folder / STATE_FOLDER, snapshot)
+        put(folder, final)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    point(root / LAST, final)
+    return final
+
+
 def save_checkpoint(
     run_dir: Path,
     progress: Progress,
@@ -61,29 +131,8 @@ def save_checkpoint(
     scaler: torch.amp.GradScaler | None,
     config: dict[str, Any],
 ) -> Path:
-    """Write `checkpoints/<step>`, then point `last` at it; a kill or a full disk leaves the one before as the newest.
-
-    `scaler` is None where no loss is scaled.
-    """
-    root = run_dir / CHECKPOINTS_FOLDER
-    final = root / f"{progress.step:06d}"
-    temporary = root / f".{final.name}.tmp"
-    _sweep(root)
-    try:
-        save_pretrained(temporary / PRETRAINED_FOLDER, policy, train_config=config)
-        _save_state(temporary / STATE_FOLDER, progress, optimizer, scaler)
-        _flush(temporary)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    if final.exists():  # a run that goes on from an earlier checkpoint writes later ones again
-        shutil.rmtree(final)
-    temporary.rename(final)
-    link = root / f".{LAST}.tmp"
-    link.symlink_to(final.name)
-    os.replace(link, root / LAST)  # noqa: PTH105
-    _flush(root, deep=False)
-    return final
+    """`write_checkpoint` of this moment, at once."""
+    return write_checkpoint(run_dir, take_snapshot(progress, policy, optimizer, scaler, config))
 
 
 def load_checkpoint(
@@ -127,28 +176,42 @@ def _check_numbers(file: Path, stored: Mapping[str, Any], ranges: Mapping[str, R
             raise ConfigError(f"{file} has {name}={stored.get(name)} and not {allowed}: {_ANOTHER}")
 
 
-def _sweep(root: Path) -> None:
-    """Remove what killed saves left half written; nothing else is saved in this run meanwhile."""
-    for left in root.glob(".*.tmp"):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink()
+def _refuse_nonfinite(policy: Policy, step: int) -> None:
+    """Never write weights that nothing can be done with: the checkpoint before stays the newest."""
+    weights = dict(policy.named_parameters())
+    if bool(torch.nn.utils.get_total_norm(weights.values()).isfinite()):  # one number from the device
+        return
+    bad = [name for name, value in weights.items() if not bool(value.isfinite().all())]
+    if bad:  # and not a norm that overflowed
+        raise RunError(
+            f"the weights are not finite at step {step} ({', '.join(bad[:3])}), nothing is saved: "
+            "lower policy.optimizer_lr, or add accelerator.skip_nonfinite=true"
+        )
 
 
-def _save_state(folder: Path, progress: Progress, optimizer: Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+def _write_state(folder: Path, snapshot: Snapshot) -> None:
     folder.mkdir(parents=True)
-    state = optimizer.state_dict()
-    tensors = {
-        f"state/{index}/{name}": value.detach().cpu().contiguous()
-        for index, entry in state["state"].items()
-        for name, value in entry.items()
+    write_tensors(folder / OPTIMIZER_FILE, snapshot.optimizer)
+    write_json(folder / GROUPS_FILE, snapshot.groups)
+    write_json(folder / STEP_FILE, asdict(snapshot.progress))
+    write_json(folder / SCHEDULER_FILE, _scheduler_state(snapshot))
+    write_tensors(folder / rng_file_name(), snapshot.rng)
+    if snapshot.scaler is not None:
+        write_json(folder / SCALER_FILE, snapshot.scaler)
+
+
+def _scheduler_state(snapshot: Snapshot) -> dict[str, Any]:
+    """What torch's `LambdaLR` keeps, for LeRobot to go on with; here the rate is a function of the step."""
+    step, groups = snapshot.progress.step, snapshot.groups
+    return {
+        "base_lrs": [group.get("initial_lr", group["lr"]) for group in groups],
+        "last_epoch": step,
+        "_step_count": step + 1,
+        "_is_initial": False,
+        "_get_lr_called_within_step": False,
+        "_last_lr": [group["lr"] for group in groups],
+        "lr_lambdas": [None] * len(groups),
     }
-    save_file(tensors, folder / OPTIMIZER_FILE)
-    write_json(folder / GROUPS_FILE, state["param_groups"])
-    write_json(folder / STEP_FILE, asdict(progress))
-    if scaler is not None:
-        write_json(folder / SCALER_FILE, grad_scaler.state(scaler))
 
 
 def _load_optimizer(folder: Path, optimizer: Optimizer) -> None:
@@ -183,15 +246,3 @@ def _check_optimizer(file: Path, optimizer: Optimizer, stored: Mapping[str, Tens
             f"{file} does not fit this policy and its {type(optimizer).__name__} in {len(odd)} tensors "
             f"({', '.join(odd[:3])}{', ...' if len(odd) > 3 else ''}): {_ANOTHER}"
         )
-
-
-def _flush(folder: Path, *, deep: bool = True) -> None:
-    """Wait until the files and folders are on the disk, so that a rename never gets ahead of them."""
-    if os.name == "nt":  # Windows opens no folders
-        return
-    for path in [*(folder.rglob("*") if deep else ()), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

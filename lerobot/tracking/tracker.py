@@ -19,6 +19,8 @@ class Tracker:
     def __init__(self, sinks: Sequence[Sink] = (), *, run_id: str | None = None, time_s: float = 0.0) -> None:
         self.run_id = run_id
         """wandb's id of the run, to be stored with it; None if wandb never was on."""
+        self.newest: dict[str, tuple[int, Any]] = {}
+        """Metric to the step and the value of its newest row."""
         self._sinks = sinks
         self._started = time.monotonic() - time_s
 
@@ -30,6 +32,7 @@ class Tracker:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one row. A NaN shows as NaN where a place can show it, as null in `metrics.jsonl`."""
         row = self._row(step, metrics)
+        self.newest |= {key: (step, value) for key, value in row.items()}
         for sink in self._sinks:
             sink.log(row)
 

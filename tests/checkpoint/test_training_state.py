@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from lerobot.accelerator.config import GradScalerConfig
 from lerobot.checkpoint.pretrained import load_policy
+from lerobot.checkpoint.rng import restore_rng
 from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
 from lerobot.errors import ConfigError
 
@@ -126,3 +127,61 @@ def test_what_a_killed_save_left_goes_with_the_next(tmp_path, policy):
     (root / "mine.tmp").mkdir()
     save_checkpoint(tmp_path, Progress(150), policy, adam(policy), None, {})
     assert sorted(path.name for path in root.iterdir()) == ["000150", "last", "mine.tmp"]
+
+
+def test_the_scheduler_is_in_lerobots_form(tmp_path, policy):
+    """What torch's `LambdaLR` has after as many steps, key for key: LeRobot takes no more and no less."""
+    optimizer = adam(policy)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    for _ in range(3):
+        optimizer.step()
+        schedule.step()
+    folder = save_checkpoint(tmp_path, Progress(3), policy, optimizer, None, {})
+    stored = json.loads((folder / "training_state/scheduler_state.json").read_text())
+    assert stored == schedule.state_dict()
+
+
+def test_a_scale_survives_to_the_digit(tmp_path, policy):
+    """CKPT-01: exactly the five numbers, in strict JSON."""
+    scale = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
+    scale.load_state_dict({**scale.state_dict(), "scale": 96.0, "_growth_tracker": 5})
+    folder = save_checkpoint(tmp_path, Progress(3), policy, adam(policy), scale, {})
+    stored = json.loads((folder / "training_state/scaler_state.json").read_text(), parse_constant=pytest.fail)
+    assert stored == {
+        "scale": 96.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 5,
+    }  # fmt: skip
+
+
+def test_loading_the_optimizer_leaves_the_scale_alone(tmp_path, policy):
+    """CKPT-05: a helper took an optimizer step through accelerate's wrapper and moved scale and count."""
+    from accelerate.optimizer import AcceleratedOptimizer
+
+    from lerobot.accelerator.stack import open_stack
+    from lerobot.config import AcceleratorConfig
+
+    scale = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    scale.load_state_dict({**scale.state_dict(), "_growth_tracker": 1})
+    optimizer = adam(policy)
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    folder = save_checkpoint(tmp_path, Progress(3), policy, optimizer, scale, {})
+    again = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with open_stack(AcceleratorConfig(), "cpu", None):
+        wrapped = AcceleratedOptimizer(adam(policy), scaler=again)
+        load_checkpoint(folder, wrapped, again, GradScalerConfig(growth_interval=2))
+    assert (again.state_dict()["scale"], again.state_dict()["_growth_tracker"]) == (1024.0, 1)
+
+
+def test_a_pickle_is_never_loaded(step_folder, policy):
+    import pickle
+
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was loaded",))
+
+    (step_folder / OPTIMIZER).write_bytes(pickle.dumps(Bomb()))
+    assert "optimizer_state.safetensors cannot be read" in refusal(step_folder, policy)
+    (step_folder / "training_state/rng_state.safetensors").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ConfigError, match=r"rng_state\.safetensors cannot be read"):
+        restore_rng(step_folder / "training_state", torch.device("cpu"))

@@ -83,7 +83,7 @@ def expected_jobs(sweep: Path) -> dict[int, dict[str, str]]:
         lists = [
             [f"{word.get_key_element()}={value}" for value in word.sweep_string_iterator()]
             if word.is_discrete_sweep()
-            else [word.input_line or ""]
+            else [f"{word.get_key_element()}={word.get_value_element_as_str()}"]
             for word in words
         ]
     except (yaml.YAMLError, HydraException, KeyError, TypeError):

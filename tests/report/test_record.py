@@ -63,17 +63,22 @@ def test_a_garbled_file_costs_its_own_cells_only(make_run, file, content):
 
 def test_jobs_that_left_nothing_are_listed(make_run, tmp_path):
     for number, words in ((0, ["steps=1"]), (3, ["steps=2"])):
-        make_run(f"{number}_x", *words, seed=number % 2)
+        make_run(f"{number}_x", "picture=False", "lr=0.0001", *words, seed=number % 2)
     sweep = tmp_path / "sweep"
     assert [run.state for run in read_folders([sweep])] == ["done", "missing", "missing", "done"]
 
+    as_typed = ["picture=false", "lr=1e-4"]
     # With Hydra's record of the sweep, also what they were to do, and those after the last one.
-    (sweep / "multirun.yaml").write_text(json.dumps({"hydra": {"overrides": {"task": ["steps=1,2,3", "seed=0,1"]}}}))
+    (sweep / "multirun.yaml").write_text(
+        json.dumps({"hydra": {"overrides": {"task": [*as_typed, "steps=1,2,3", "seed=0,1"]}}})
+    )
     runs = read_folders([sweep])
     assert [run.name for run in runs] == ["0_x", "1", "2", "3_x", "4", "5"]
-    assert runs[5].overrides == {"steps": "3", "seed": "1"}
+    assert runs[5].overrides == {"picture": "False", "lr": "0.0001", "steps": "3", "seed": "1"}
 
-    (sweep / "multirun.yaml").write_text(json.dumps({"hydra": {"overrides": {"task": ["steps=9,2,3", "seed=0,1"]}}}))
+    (sweep / "multirun.yaml").write_text(
+        json.dumps({"hydra": {"overrides": {"task": [*as_typed, "steps=9,2,3", "seed=0,1"]}}})
+    )
     assert len(read_folders([sweep])) == 4  # of another sweep: what is there is believed
 
 

@@ -1,6 +1,7 @@
 """`status.json`: what became of a run, in the folder of the run."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,14 @@ STATUS_FILE = "status.json"
 def now() -> str:
     """The time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def seconds_between(started: Any, ended: Any) -> float:
+    """From one time of `now` to another; NaN where either is none."""
+    try:
+        return (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def write_json(path: Path, value: Any) -> None:

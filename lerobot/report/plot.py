@@ -42,7 +42,7 @@ def plot_run(run_dir: Path, out_png: Path, *, baselines: Mapping[str, float]) ->
         _draw_success(axes[1], evaluations, baselines)
     last_step = max([step for step, _ in losses] + [row["step"] for row in evaluations])
     for panel in axes:
-        _tidy(panel, last_step)
+        tidy(panel, last_step)
     out_png.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out_png)
 
@@ -50,11 +50,17 @@ def plot_run(run_dir: Path, out_png: Path, *, baselines: Mapping[str, float]) ->
 def _draw_loss(axes: "Axes", losses: list[tuple[int, float | None]]) -> None:
     steps = [step for step, _ in losses]
     values = [math.nan if value is None else value for _, value in losses]  # null in the file: a gap in the line
-    positive = [value for value in values if value > 0]
     axes.plot(steps, values, color=LOSS_COLOR, linewidth=1.8, marker="o" if len(values) == 1 else None)
     axes.set_title("Training loss", loc="left", color=TEXT_COLOR, fontsize=13)
+    fit_scale(axes, values)
+
+
+def fit_scale(axes: "Axes", values: list[float]) -> None:
+    """A logarithmic axis for `values` that span more than ten times, else one from zero; NaN is left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    positive = [value for value in finite if value > 0]
     # Most of a curve that falls tenfold lies on the floor of a linear axis.
-    if positive and len(positive) == len(values) and max(positive) > 10 * min(positive):
+    if positive and len(positive) == len(finite) and max(positive) > 10 * min(positive):
         from matplotlib.ticker import LogLocator, NullLocator
 
         axes.set_yscale("log")
@@ -62,7 +68,7 @@ def _draw_loss(axes: "Axes", losses: list[tuple[int, float | None]]) -> None:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
     else:
-        axes.set_ylim(bottom=min([0.0, *(value for value in values if not math.isnan(value))]))
+        axes.set_ylim(bottom=min([0.0, *finite]))
 
 
 def _draw_success(axes: "Axes", evaluations: list[dict[str, Any]], baselines: Mapping[str, float]) -> None:
@@ -85,7 +91,8 @@ def _draw_success(axes: "Axes", evaluations: list[dict[str, Any]], baselines: Ma
         axes.text(1.03, height, f"{rate:.2f}  {name}", color=color, transform=place, va="center", fontsize=11.5)
 
 
-def _tidy(axes: "Axes", last_step: int) -> None:
+def tidy(axes: "Axes", last_step: float) -> None:
+    """Updates along the axis, and as little ink as shows the numbers."""
     axes.set_xlim(0, last_step * 1.02)
     axes.set_xlabel("update", color=TEXT_COLOR, fontsize=11)
     axes.xaxis.set_major_formatter("{x:,.0f}")

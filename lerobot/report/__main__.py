@@ -1,0 +1,5 @@
+"""`python -m lerobot.report` is `lerobot-report`."""
+
+from lerobot.report.command import main
+
+main()

@@ -1,0 +1,231 @@
+"""A comparison names the better one, or says what it takes to tell."""
+
+import json
+
+import pytest
+
+from lerobot.report.findings import find
+from lerobot.report.folders import read_folders
+from lerobot.report.groups import make_groups
+
+WON, LOST = True, False
+
+
+@pytest.fixture
+def report(tmp_path):
+    """What there is to say about the sweep."""
+
+    def report():
+        return find(read_folders([tmp_path / "sweep"]), [tmp_path / "sweep"])
+
+    return report
+
+
+def test_runs_that_differ_in_their_seed_are_one_group(make_run, report):
+    """LOG-10: mean and spread over seeds had to be collected by hand."""
+    for i, (lr, seed) in enumerate([("1", 0), ("1", 1), ("2", 0), ("2", 1)]):
+        make_run(
+            f"{i}_x", f"policy.optimizer_lr={lr}", "steps=9", seed=seed, losses=(1.0, 0.5 + 0.1 * i), solved=[WON] * 5
+        )
+    groups = report().groups
+
+    assert [group.label for group in groups] == ["policy.optimizer_lr=1", "policy.optimizer_lr=2"]
+    assert groups[0].losses == [0.5, 0.6]
+    assert groups[0].outcome == (10, 10)
+
+
+def test_names_of_runs_are_no_difference_and_equal_runs_are_not_pooled(make_run, report):
+    make_run("0_x", "wandb=disabled", "job_name=a")
+    make_run("1_x", "wandb.name=me", "job_name=b")
+
+    assert [group.label for group in report().groups] == ["0_x", "1_x"]
+
+
+def test_one_run_is_a_report(make_run, report):
+    make_run("0_x", solved=[WON])
+    found = report()
+
+    assert found.groups[0].label == "0_x"
+    assert not found.comparisons
+    assert found.winner is None
+
+
+def test_the_better_one_is_named_where_the_episodes_tell(make_run, report):
+    shared = [WON] * 10 + [LOST] * 10
+    make_run("0_x", "steps=1", solved=shared + [WON] * 9 + [LOST] * 1)
+    make_run("1_x", "steps=2", solved=shared + [LOST] * 9 + [WON] * 1)
+    comparison = report().comparisons[0]
+
+    assert comparison.decided
+    # 9 against 1 of 10 coins: 2 * (1 + 10) / 1024
+    assert comparison.p == pytest.approx(22 / 1024)
+    assert comparison.sentence.startswith(
+        "steps=1 is better than steps=2: success 0.63 against 0.37 (p=0.021, paired over 30"
+    )
+
+
+def test_a_difference_that_may_be_chance_is_undecided_and_says_what_would_tell(make_run, report):
+    make_run("0_x", "steps=1", solved=[WON] * 6 + [LOST] * 4)
+    make_run("1_x", "steps=2", solved=[WON] * 4 + [LOST] * 6)
+    comparison = report().comparisons[0]
+
+    # Two of ten pairs differ: ((1.960 + 0.842 * sqrt(0.8)) * sqrt(0.2) / 0.2) ** 2 is 36.8, so 27 more than 10.
+    assert comparison.sentence == (
+        "steps=1 and steps=2: undecided, about 27 more episodes each; success 0.60 against 0.40 (p=0.5, paired over 10 episodes)"
+    )
+
+
+def test_equal_rates_are_no_difference(make_run, report):
+    make_run("0_x", "steps=1", solved=[WON, LOST])
+    make_run("1_x", "steps=2", solved=[LOST, WON])
+
+    assert "no difference seen" in report().comparisons[0].sentence
+
+
+def test_pairs_are_matched_within_the_training_seed_and_counted_once_a_start(make_run, report):
+    # Seeds 0 and 1 share the starts 1 to 5: 6 pairs each, 7 starts, each of which flips as one.
+    for seed in (0, 1):
+        make_run(f"{seed}_x", "steps=1", seed=seed, solved=[WON] * 6)
+        make_run(f"{seed + 2}_x", "steps=2", seed=seed, solved=[LOST] * 6)
+    comparison = report().comparisons[0]
+
+    assert comparison.p == pytest.approx(2 / 2**7)
+    assert "paired over 12 episodes; better in 2 of 2 seeds" in comparison.sentence
+
+
+def test_episodes_from_other_starts_are_not_paired_and_that_is_said(make_run, report):
+    make_run("0_x", "steps=1", solved=[WON] * 3 + [LOST], start=0)
+    make_run("1_x", "steps=2", solved=[WON] + [LOST] * 3, start=500)
+    comparison = report().comparisons[0]
+
+    assert comparison.p == pytest.approx(34 / 70)  # the lady tasting tea
+    assert "not paired, the starts differ" in comparison.sentence
+
+
+def test_many_comparisons_are_corrected_for_all_pairs(make_run, report):
+    for i in range(4):  # one is better than three that are equal: p of each is 2 / 1024, of six pairs
+        make_run(f"{i}_x", f"steps={i}", solved=[i == 0] * 10)
+    found = report()
+
+    assert len(found.comparisons) == 6
+    assert found.comparisons[0].sentence.startswith("steps=0 is better than")
+    assert "p=0.012" in found.comparisons[0].sentence  # 6 * 2 / 1024
+
+
+def test_with_many_groups_the_best_is_compared_with_each(make_run, report):
+    for i in range(12):
+        make_run(f"{i}_x", f"steps={i}", solved=[i <= 1] * 20 + [i == 0] * 4)
+    found = report()
+
+    assert len(found.comparisons) == 11
+    assert (
+        found.headline == "steps=0 comes first of 12: better than 10 of them (corrected p < 0.05), undecided against 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ([0.5], [0.6], "one seed, no spread known"),
+        ([0.50, 0.60], [0.52, 0.63], "within the spread of seeds"),
+        ([0.50, 0.51, 0.49], [0.90, 0.91, 0.92], "steps=1 is lower than steps=2"),
+        ([0.50, 0.60], [0.60, 0.70], "undecided, about"),
+    ],
+)
+def test_losses_are_compared_by_the_spread_of_seeds(make_run, report, first, second, says):
+    for words, losses in (("steps=1", first), ("steps=2", second)):
+        for seed, loss in enumerate(losses):
+            make_run(f"{words[-1]}{seed}_x", words, seed=seed, losses=(1.0, loss))
+
+    assert says in report().comparisons[0].sentence
+
+
+def test_a_run_that_was_cut_short_is_compared_with_nothing(make_run, report):
+    make_run("0_x", "steps=1", solved=[WON] * 9)
+    make_run("1_x", "steps=2", solved=[LOST] * 9, state="stopped")
+
+    assert not report().comparisons
+
+
+CARD = {"device": "card:0", "backend": "a card", "device_name": "a card", "tf32": True}
+
+
+def precision_runs(make_run, precision, dtype, losses, *, tf32=True, **metrics):
+    for seed, loss in enumerate(losses):
+        make_run(
+            f"{precision}_{tf32}{seed}", f"accelerator.mixed_precision={precision}", f"tf32={tf32}", "policy.device=card",
+            seed=seed, losses=(1.0, loss), facts=CARD | {"forward_dtype": dtype, "tf32": tf32}, extra=lambda i: metrics,
+        )  # fmt: skip
+
+
+def test_a_precision_sweep_ends_in_a_verdict(make_run, report):
+    precision_runs(make_run, "no", "float32", [0.40, 0.41, 0.42], **{"device/peak_mem_gb": 2.0})
+    fast = {"train/samples_per_s": 1600.0, "device/peak_mem_gb": 1.0}
+    precision_runs(make_run, "bf16", "bfloat16", [0.404, 0.41, 0.422], **fast)
+    precision_runs(make_run, "fp16", "float16", [0.6, 0.61, 0.62], **{"train/scale": 1024.0, "train/skipped_steps": 7})
+    found = report()
+
+    assert found.precision[0] == (
+        "bf16: loss within the spread of seeds (0.412, TF32 0.41 ± 0.01), 1.60x as fast, 0.50x the memory"
+    )
+    assert found.precision[1].startswith(
+        "fp16: loss 49 % higher, beyond the spread of seeds (0.61, TF32 0.41 ± 0.01, p="
+    )
+    assert found.precision[1].endswith("7 skipped updates, final scale 1,024")
+    assert not found.comparisons  # they would say the same
+
+
+def test_float32_is_the_yardstick_of_tf32_and_one_seed_gives_no_parity(make_run, report):
+    precision_runs(make_run, "no", "float32", [0.40])
+    precision_runs(make_run, "no", "float32", [0.50], tf32=False)
+    sentence = report().precision[0]
+
+    assert sentence.startswith("TF32: loss 20 % lower (0.4, float32 0.5), parity unknown with one seed")
+
+
+def test_losses_of_two_precisions_are_compared_over_the_seeds_that_both_have(make_run, report):
+    precision_runs(make_run, "no", "float32", [0.40, 0.50, 0.90])
+    precision_runs(make_run, "bf16", "bfloat16", [0.40, 0.50])
+
+    assert "(0.45, TF32 0.45 ±" in report().precision[0]
+
+
+def test_each_device_has_its_own_yardstick(make_run, report):
+    for device, loss in (("cpu", 0.5), ("card", 0.4)):
+        for precision, dtype in (("no", "float32"), ("bf16", "bfloat16")):
+            words = (f"policy.device={device}", f"accelerator.mixed_precision={precision}")
+            make_run(
+                f"{device}_{precision}",
+                *words,
+                losses=(1.0, loss),
+                facts={"forward_dtype": dtype, "device_name": device},
+            )
+
+    starts = [sentence.partition(", float32")[0] for sentence in report().precision]
+    assert starts == ["device=card: bf16: loss equal (0.4", "device=cpu: bf16: loss equal (0.5"]
+
+
+def test_a_refused_precision_is_named_with_its_reason(make_run, report):
+    precision_runs(make_run, "no", "float32", [0.4])
+    folder = make_run("9_x", "accelerator.mixed_precision=fp16", "tf32=True", "policy.device=card", state="refused")
+    status = json.loads((folder / "status.json").read_text()) | {"error": "no card here"}
+    (folder / "status.json").write_text(json.dumps(status))
+
+    assert report().precision == ["fp16: refused (no card here)"]
+
+
+def test_memory_of_the_processor_is_not_compared(make_run, report):
+    for precision, dtype in (("no", "float32"), ("bf16", "bfloat16")):
+        make_run(
+            f"{precision}_x", f"accelerator.mixed_precision={precision}",
+            facts={"forward_dtype": dtype}, extra=lambda i: {"device/peak_mem_gb": 1.0},
+        )  # fmt: skip
+
+    assert "memory" not in report().precision[0]
+
+
+def test_groups_of_runs_without_typed_words_keep_their_names(make_run, tmp_path):
+    for name in ("0_x", "1_x"):
+        (make_run(name) / ".hydra" / "overrides.yaml").unlink()
+
+    assert [group.label for group in make_groups(read_folders([tmp_path / "sweep"]))] == ["0_x", "1_x"]

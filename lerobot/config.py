@@ -19,6 +19,7 @@ from lerobot.errors import ConfigError
 from lerobot.optim import OptimizerConfig
 from lerobot.policies.config import PolicyConfig
 from lerobot.schedule import SchedulerConfig
+from lerobot.sweep.config import SweepConfig
 from lerobot.tracking.config import WandbConfig
 
 PRECISIONS = ("no", "bf16", "fp16")
@@ -161,6 +162,7 @@ class TrainConfig:
     eval: EvalConfig = field(default_factory=EvalConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     demos: DemosConfig | None = None
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     rename_map: Any = None
     """Dataset key to the key that the policy reads."""
     steps: int = 100_000
@@ -208,6 +210,7 @@ class EvalRunConfig:
     tf32: bool | None = True
     eval: EvalConfig = field(default_factory=EvalConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     rename_map: Any = None
     seed: int = 1000
     job_name: str | None = None
@@ -228,6 +231,7 @@ class DemosRunConfig:
 
     env: Any = None
     dataset: DemosDatasetConfig = field(default_factory=DemosDatasetConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     action_noise: float = 0.1
     seed: int = 100_000
     cameras: list[str] = field(default_factory=list)

@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
@@ -14,8 +14,9 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 class Stop:
     """Whether a signal has come; call it to ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int], object] | None = None) -> None:
         self._event = threading.Event()
+        self._tell = tell
 
     def __call__(self) -> bool:
         """Whether one has come."""
@@ -23,17 +24,24 @@ class Stop:
 
     def request(self, number: int, _frame: object = None) -> None:
         """Remember the signal; a second one ends the process at once, as it would without this handler."""
-        if self._event.is_set():
+        if self._tell is not None:
+            self._tell(number)
+        elif self._event.is_set():
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        log.warning("%s: stopping after what is at hand; again to end at once", signal.Signals(number).name)
+        if not self._event.is_set():
+            log.warning("%s: stopping after what is at hand; again to end at once", signal.Signals(number).name)
         self._event.set()
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler."""
-    stop = Stop()
+def stop_on_signals(tell: Callable[[int], object] | None = None) -> Iterator[Stop]:
+    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler.
+
+    tell: hands every signal on, to a process that does the work; then this one ends with that, not on the second.
+    What caught signals around it, as a sweep does around a job, knows of one afterwards too.
+    """
+    stop = Stop(tell)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -44,3 +52,6 @@ def stop_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+            outer = getattr(handler, "__self__", None)
+            if stop() and isinstance(outer, Stop):
+                outer._event.set()

@@ -41,7 +41,9 @@ _MAY_CHANGE = re.compile(
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic)"
     r"|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
-_NOT_THE_RUN = re.compile(r"resume|output_dir|interrupt_after|job_name|demos(\..*)?|policy\.pretrained_(path|revision)")
+_NOT_THE_RUN = re.compile(
+    r"resume|output_dir|interrupt_after|job_name|(demos|sweep)(\..*)?|policy\.pretrained_(path|revision)"
+)
 """Settings that say how a run is started, not what it is."""
 
 

@@ -172,10 +172,17 @@ def _is_refusal(error: Exception) -> bool:
 def _run(command: str, work: Callable[[Any], str]) -> int:
     line = _read(command, sys.argv[1:])
     ended: list[str] = []
+    errors: list[Exception] = []
 
     def task(cfg: DictConfig) -> None:
-        job = _job if HydraConfig.get().mode == RunMode.MULTIRUN else _single
-        ended.append(job(command, cfg, Path(HydraConfig.get().runtime.output_dir), work))
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            _job(command, cfg, folder, work)
+            return
+        try:
+            ended.append(_single(command, cfg, folder, work))
+        except Exception as error:  # raised again below, past Hydra, which would print a line of its own
+            errors.append(error)
 
     with typed.typed(command, line):
         name = _prepare(command, line)
@@ -184,6 +191,8 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
     if line.is_multirun and Ending.folder is not None:  # jobs may have run in other processes
         return exit_status(states(Ending.folder))
+    if errors:
+        raise errors[0]
     return exit_status(ended)
 
 

@@ -21,7 +21,7 @@ def halted(folder: Path, on_error: str) -> str | None:
 
 def go_on(config: Any, folder: Path) -> None:
     """Let a job that was begun before go on: from its newest checkpoint, else anew in its own folder."""
-    if not (folder / STATUS_FILE).exists():
+    if read_sweep(folder.parent) is None or not (folder / STATUS_FILE).exists():
         return
     if not hasattr(config, "resume"):  # an evaluation or a recording begins anew
         (folder / STATUS_FILE).unlink()

@@ -69,7 +69,8 @@ class Composer:
 
     def _is_value(self, word: Override) -> bool:
         plain = not (word.is_add() or word.is_delete() or word.is_force_add() or word.package)
-        return plain and "/" not in word.key_or_group and not self._is_group(word.key_or_group)
+        key = word.key_or_group
+        return plain and "/" not in key and ("." in key or not self._is_group(key))
 
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
         if choices not in self._chosen:

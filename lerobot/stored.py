@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
+CHECKPOINT_OPTION = "_from_checkpoint_"
+"""Begins the names of the policy group's options that stand for checkpoints."""
 _NOT_OURS = (
     *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
     *("features", "features_map", "observation_width", "observation_height"),  # of env
@@ -239,7 +241,7 @@ def _use_policy(value: str, line: Line) -> None:
         config = paths.read_policy_config(folder)
         config.pretrained_path = str(folder)
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
-        options.append(f"_from_checkpoint_{number}")
+        options.append(f"{CHECKPOINT_OPTION}{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)
     if (choice := line.take("policy")) is not None and choice != "act":  # LeRobot's users type the type too
         raise ConfigError(f"policy={choice} and policy.path={value} name two policies: leave one out")

@@ -130,5 +130,5 @@ def _named(name: str, value: str) -> str:
 
 def _clean(text: str) -> str:
     """`text` without what a folder's name should not hold; of a path, its end."""
-    end = text.strip("'\"").rstrip("/").rpartition("/")[2]
+    end = text.strip("'\"").rstrip("/").replace("/checkpoints/", "-").rpartition("/")[2]
     return re.sub(r"[^\w.+-]+", "-", end).strip("-.") or "empty"

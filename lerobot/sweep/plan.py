@@ -6,6 +6,7 @@ import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -24,6 +25,7 @@ from omegaconf.errors import (
 from lerobot.config import OPEN_GROUPS, parse
 from lerobot.errors import ConfigError
 from lerobot.explain import sentence
+from lerobot.stored import CHECKPOINT_OPTION
 from lerobot.sweep.jobs import Job, expand, is_about_the_sweep, short_name, spelled
 
 _HERE = ("basic", "joblib", "submitit_local")
@@ -35,6 +37,8 @@ class Planned:
     """One job, and its config or why it is refused."""
 
     job: Job
+    words: list[str]
+    """What Hydra reads for it, in this process."""
     config: Any = None
     refusal: str | None = None
 
@@ -106,7 +110,7 @@ def plan(command: str, config: DictConfig, loader: ConfigLoader, words: Sequence
     found = []
     for number, row in enumerate(rows):
         differs = [word for word in row if word.partition("=")[0] in swept]
-        planned = Planned(Job(number, "", row, [*map(spelled, differs)]))
+        planned = Planned(Job(number, "", row), row)
         composed: DictConfig | None = None
         try:
             composed = compose([*row, *(word for word in about if word.startswith("sweep."))])
@@ -115,9 +119,18 @@ def plan(command: str, config: DictConfig, loader: ConfigLoader, words: Sequence
             pass  # ${hydra:...} is known in the job alone, which refuses itself what cannot be
         except (ConfigError, HydraException, OmegaConfBaseException) as error:
             planned.refusal = sentence(error, command)
-        planned.job.folder = f"{number}_{short_name(differs, *_place(composed or config))}"
+        planned.job.overrides = [_named(word, composed) for word in row]
+        planned.job.differs = [spelled(_named(word, composed)) for word in differs]
+        planned.job.folder = f"{number}_{short_name(planned.job.differs, *_place(composed or config))}"
         found.append(planned)
     return found
+
+
+def _named(word: str, composed: DictConfig | None) -> str:
+    """`word` with the checkpoint that it stands for: the option of the policy group is this process's own."""
+    if composed is None or not word.startswith(f"policy={CHECKPOINT_OPTION}"):
+        return word
+    return f"policy.path={Path(composed.policy.pretrained_path).parent}"
 
 
 def _place(config: DictConfig) -> tuple[str, str]:

@@ -34,9 +34,9 @@ def run(config: DictConfig, loader: ConfigLoader, launcher: Launcher, words: Seq
         raise SystemExit(dry_run(typed.command, config, planned, estimates=settings.estimate))
     folder = Path(config.hydra.sweep.dir)  # resolved here: it is made where it was not typed
     with claimed(folder, goes_on=True):
-        jobs = _begin(folder, config, typed, planned)
+        planned = _begin(folder, config, typed, planned)
         about = [word for word in words if is_about_the_sweep(word)]
-        launches = [(job, _words(folder, job, about)) for job in jobs]
+        launches = [(one.job, _words(folder, one, about)) for one in planned]
         try:
             with stop_on_signals() as stop:
                 _launch(folder, config, launcher, launches, stop)
@@ -53,7 +53,7 @@ def _settings(config: DictConfig, words: Sequence[str]) -> SweepConfig:
     return settings
 
 
-def _begin(folder: Path, config: DictConfig, typed: Typed, planned: list[Planned]) -> list[Job]:
+def _begin(folder: Path, config: DictConfig, typed: Typed, planned: list[Planned]) -> list[Planned]:
     """Write down the sweep, or find its place in the one that is there; return the jobs that are to run."""
     stored = read_sweep(folder)
     if stored is None:
@@ -71,10 +71,10 @@ def _begin(folder: Path, config: DictConfig, typed: Typed, planned: list[Planned
     if stored is not None:
         log.info("%s: %d of %d jobs are done, going on with the others", folder, len(planned) - len(left), len(planned))
     _refuse(folder, [one for one in left if one.refusal is not None])
-    to_run = [one.job for one in left if one.refusal is None]
-    for job in to_run:
-        if read_status(folder / job.folder):  # from an earlier pass; the checkpoints say where it stood
-            write_status(folder / job.folder, state=NOT_RUN, error=None)
+    to_run = [one for one in left if one.refusal is None]
+    for one in to_run:
+        if read_status(folder / one.job.folder):  # from an earlier pass; the checkpoints say where it stood
+            write_status(folder / one.job.folder, state=NOT_RUN, error=None)
     return to_run
 
 
@@ -108,12 +108,12 @@ def _refuse(folder: Path, refused: Sequence[Planned]) -> None:
         log.warning("refused: %s: %s", ", ".join(names), sentence)
 
 
-def _words(folder: Path, job: Job, about: Sequence[str]) -> list[str]:
+def _words(folder: Path, one: Planned, about: Sequence[str]) -> list[str]:
     """What Hydra reads for one job."""
-    earlier = len(list((folder / job.folder).glob(".hydra*")))
+    earlier = len(list((folder / one.job.folder).glob(".hydra*")))
     again = [f"hydra.output_subdir=.hydra.{earlier}"] if earlier else []
     sweep = [word for word in about if word.startswith("sweep.")]  # hydra's own are added by Hydra
-    return [*job.overrides, *sweep, f"hydra.sweep.subdir={grammar(job.folder)}", *again]
+    return [*one.words, *sweep, f"hydra.sweep.subdir={grammar(one.job.folder)}", *again]
 
 
 def _launch(

@@ -146,6 +146,7 @@ def test_words_about_a_sweep_need_one(monkeypatch, capsys):
         (["policy.n_heads=2", "other.n_heads=4"], "policy-n_heads2_other-n_heads4"),
         (["job_name='a b/c d'"], "job_name-c-d"),
         (["job_name=" + 80 * "x"], "job_name-" + 51 * "x"),
+        (["policy.path=runs/12-00-00_act/checkpoints/000100"], "12-00-00_act-000100"),
     ],
 )
 def test_a_folder_says_what_differs(differs, name):

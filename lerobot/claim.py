@@ -45,6 +45,19 @@ def claimed(folder: Path, *, goes_on: bool) -> Iterator[None]:
         lock.release()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a living process holds `folder`."""
+    if not (folder / LOCK_FILE).exists():
+        return False
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
 def make_folder(folder: Path) -> None:
     """Make `folder` unless it is there, and refuse one that cannot be written to."""
     try:

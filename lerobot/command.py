@@ -21,29 +21,41 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lerobot import sweep
 from lerobot.claim import OccupiedError, make_folder, refuse_occupied
 from lerobot.cli import Line, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
 from lerobot.signals import INTERRUPTED, STOPPED
-from lerobot.status import STATUS_FILE, write_status
+from lerobot.status import STATUS_FILE, now, read_status, write_status
 from lerobot.stored import check_resumed, rebase, register_schemas
+from lerobot.sweep import typed
+from lerobot.sweep.halt import go_on, halted
+from lerobot.sweep.isolation import fresh, run_in_process
+from lerobot.sweep.table import NOT_RUN, Ending, states
 
 log = logging.getLogger(__name__)
 
 DONE, FAILED, REFUSED = 0, 1, 2
 
 
-def _prepare(command: str, argv: Sequence[str]) -> tuple[Line, str]:
+def _read(command: str, argv: Sequence[str]) -> Line:
     refuse_two_lerobots()
     register_schemas()
     OmegaConf.register_new_resolver("new_folder", _new_folder, replace=True, use_cache=True)
     line = translate(list(argv))
+    typed.check(line)
+    typed.recall(command, line)
+    return line
+
+
+def _prepare(command: str, line: Line) -> str:
+    """Make `line` what Hydra reads; return the name of the primary config."""
     name = rebase(command, line)
     _place(line)
-    return line, name
+    if line.is_multirun:
+        typed.loosen(line)
+    return name
 
 
 def refuse_two_lerobots() -> None:
@@ -72,12 +84,10 @@ def _place(line: Line) -> None:
     if not unquote(folder).strip():
         raise ConfigError("output_dir= names no folder: type one, or leave it out for a new one in outputs/")
     line.put(setting, folder)
-    if line.only_looks:
+    if line.only_looks or line.is_multirun:  # a sweep looks itself whether it goes on there
         return
     if line.get("resume") is None:
         refuse_occupied(plain)
-    if line.is_multirun and list(plain.glob(f"*/{STATUS_FILE}")):
-        raise ConfigError(f"output_dir={folder} holds a sweep: type another folder")
     make_folder(plain)
 
 
@@ -98,7 +108,8 @@ def _new_folder(path: str) -> str:
 def compose(command: str, overrides: Sequence[str] = ()) -> Any:
     """The typed config that `lerobot-<command> <overrides>` would run, for a notebook or a test."""
     with _composing(command):
-        line, name = _prepare(command, overrides)
+        line = _read(command, overrides)
+        name = _prepare(command, line)
         folder = unquote(line.take("hydra.run.dir") or "") or None
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             config = _checked(command, hydra.compose(name, line.overrides()))
@@ -160,51 +171,82 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _run(command: str, work: Callable[[Any], str]) -> int:
-    line, name = _prepare(command, sys.argv[1:])
-    sys.argv[1:] = line.argv()
-    states: list[str] = []
+    line = _read(command, sys.argv[1:])
+    ended: list[str] = []
     errors: list[Exception] = []
 
     def task(cfg: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            _job(command, cfg, folder, work)
+            return
         try:
-            states.append(_job(command, cfg, folder, work))
-        except Exception as error:
-            # Raised again below for a single run; the other jobs of a sweep go on, and the sweep's status tells.
-            states.append("failed")
-            if HydraConfig.get().mode == RunMode.RUN:
-                errors.append(error)
-            else:  # kept, its traceback would hold the job's tensors, and the next jobs had less memory
-                is_told = isinstance(error, RunError)
-                log.error("job %s failed: %s", folder.name, error, exc_info=not is_told)
+            ended.append(_single(command, cfg, folder, work))
+        except Exception as error:  # raised again below, past Hydra, which would print a line of its own
+            errors.append(error)
 
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
-    if line.is_multirun and sweep.Ending.folder is not None:  # jobs may have run in other processes
-        return exit_status(sweep.states(sweep.Ending.folder))
+    with typed.typed(command, line):
+        name = _prepare(command, line)
+        sys.argv[1:] = line.argv()
+        Ending.folder = None
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
+    if line.is_multirun and Ending.folder is not None:  # jobs may have run in other processes
+        return exit_status(states(Ending.folder))
     if errors:
         raise errors[0]
-    return exit_status(states)
+    return exit_status(ended)
 
 
-def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
-    """Run one composed config in its folder; a refusal is written there and, in a sweep, stops nothing else."""
+def _single(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
+    """Run one composed config in its folder; a refusal is written there."""
     try:
         config = _checked(command, cfg)
         config.output_dir = str(folder)
-        if HydraConfig.get().mode == RunMode.MULTIRUN and command != "demos":
-            config.wandb.group = config.wandb.group or Path(HydraConfig.get().sweep.dir).name
-            config.wandb.name = config.wandb.name or folder.name
         return work(config)
     except (ConfigError, OmegaConfBaseException) as error:
-        said = sentence(error, command)
-        if (
-            not isinstance(error, OccupiedError) and not (folder / STATUS_FILE).exists()
-        ):  # what became of a run that is there already stays as it is
-            write_status(folder, state="refused", error=said)
-        if HydraConfig.get().mode == RunMode.RUN:
-            raise
+        # What became of a run that is there already stays as it is.
+        if not isinstance(error, OccupiedError) and not (folder / STATUS_FILE).exists():
+            write_status(folder, state="refused", error=sentence(error, command))
+        raise
+
+
+def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
+    """Run one job of a sweep in its folder, or go on with it."""
+    hydra_config = HydraConfig.get()
+
+    def begin() -> str:
+        config = parse(command, cfg)
+        config.output_dir = str(folder)
+        if (why := halted(folder.parent, config.sweep.on_error)) is not None:
+            write_status(folder, state=NOT_RUN, error=why)
+            return NOT_RUN
+        go_on(config, folder)
+        check_resumed(config)
+        if command != "demos":
+            config.wandb.group = config.wandb.group or Path(hydra_config.sweep.dir).name
+            config.wandb.name = config.wandb.name or folder.name
+        if config.sweep.isolate == "process":
+            logs: Any = OmegaConf.to_container(hydra_config.job_logging, resolve=True)
+            return run_in_process(command, config, logs)
+        with fresh():
+            return work(config)
+
+    return attempt(command, folder, begin)
+
+
+def attempt(command: str, folder: Path, job: Callable[[], str]) -> str:
+    """The final state of one job among many: a refusal or a failure goes into its log and status and stops no other."""
+    try:
+        return job()
+    except (ConfigError, OmegaConfBaseException) as error:
+        state, said = "refused", sentence(error, command)
         log.error("%s refused: %s", folder.name, said)
-        return "refused"
+    except Exception as error:
+        state, said = "failed", " ".join(str(error).split()) or type(error).__name__
+        log.error("job %s failed: %s", folder.name, error, exc_info=not isinstance(error, RunError))
+    if read_status(folder).get("state") in (None, NOT_RUN):  # else the run has said so itself
+        write_status(folder, state=state, error=said, ended=now())
+    return state
 
 
 def _checked(command: str, cfg: DictConfig) -> Any:
@@ -213,12 +255,10 @@ def _checked(command: str, cfg: DictConfig) -> Any:
     return config
 
 
-def exit_status(states: Sequence[str]) -> int:
+def exit_status(ended: Sequence[str]) -> int:
     """One status for one or many jobs: failed before stopped before refused before done."""
-    for state, status in (("failed", FAILED), ("stopped", STOPPED), ("refused", REFUSED)):
-        if state in states:
-            return status
-    return DONE
+    ranks = ({"failed", "missing", "running"}, FAILED), ({"stopped", NOT_RUN}, STOPPED), ({"refused"}, REFUSED)
+    return next((status for found, status in ranks if found & set(ended)), DONE)
 
 
 def run(config: Any) -> Path:

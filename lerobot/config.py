@@ -21,6 +21,7 @@ from lerobot.errors import ConfigError
 from lerobot.optim import OptimizerConfig
 from lerobot.policies.config import PolicyConfig
 from lerobot.schedule import SchedulerConfig
+from lerobot.sweep.config import SweepConfig
 from lerobot.time_limit import seconds
 from lerobot.tracking.config import WandbConfig
 
@@ -98,6 +99,7 @@ class TrainConfig:
     wandb: WandbConfig = field(default_factory=WandbConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     demos: DemosConfig | None = None
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     rename_map: Any = None
     """Dataset key to the key that the policy reads."""
     steps: int = 100_000
@@ -157,6 +159,7 @@ class EvalRunConfig:
     tf32: bool | None = True
     eval: EvalConfig = field(default_factory=EvalConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     rename_map: Any = None
     seed: int = 1000
     job_name: str | None = None
@@ -177,6 +180,7 @@ class DemosRunConfig:
 
     env: Any = None
     dataset: DemosDatasetConfig = field(default_factory=DemosDatasetConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     action_noise: float = 0.1
     seed: int = 100_000
     cameras: list[str] = field(default_factory=list)

@@ -16,16 +16,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def work(config: "DemosRunConfig") -> str:
-    """Record what `config` asks for; an existing folder is refused."""
+def check(config: "DemosRunConfig") -> None:
+    """Refuse what the config alone shows to be impossible."""
     if config.dataset.root is None:
         raise ConfigError("no folder is given: type dataset.root=<new folder>")
     if config.env is None:
         raise ConfigError("no simulator is given: type env=metaworld")
+
+
+def work(config: "DemosRunConfig") -> str:
+    """Record what `config` asks for; an existing folder is refused."""
+    check(config)
     from lerobot.claim import claimed
     from lerobot.envs.record import Plan, record
     from lerobot.status import running
 
+    assert config.dataset.root is not None
     root = Path(config.dataset.root).expanduser()
     plan = Plan(config.dataset.num_episodes, config.seed, config.action_noise, tuple(config.cameras), config.image_size)
     run_dir = Path(config.output_dir or "")

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from lerobot.time_limit import Deadline
 
@@ -22,28 +23,50 @@ STOPPED, INTERRUPTED = 75, 130
 class Stop:
     """Whether a signal or the deadline has come; call it to ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int], object] | None = None) -> None:
         self.deadline = Deadline()
         self._event = threading.Event()
+        self._tell = tell
 
     def __call__(self) -> bool:
         """Whether one has come."""
-        return self._event.is_set() or self.deadline.has_come()
+        return self.has_signal() or self.deadline.has_come()
+
+    def has_signal(self) -> bool:
+        """Whether a signal has come."""
+        return self._event.is_set()
+
+    def pass_on(self) -> None:
+        """Take over a signal that something inside caught."""
+        self._event.set()
 
     def request(self, number: int, _frame: object = None) -> None:
         """Remember the signal, and leave a second one to the system, which ends the process whatever it is doing."""
-        for other in _numbers():
-            signal.signal(other, signal.SIG_DFL)
-        log.warning("%s: stopping after what is at hand; again to end at once", signal.Signals(number).name)
+        if self._tell is not None:
+            self._tell(number)
+        else:
+            for other in _numbers():
+                signal.signal(other, signal.SIG_DFL)
+        if not self._event.is_set():
+            log.warning("%s: stopping after what is at hand; again to end at once", signal.Signals(number).name)
         self._event.set()
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler."""
-    stop = Stop()
-    with _handled(stop.request):
-        yield stop
+def stop_on_signals(tell: Callable[[int], object] | None = None) -> Iterator[Stop]:
+    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler.
+
+    tell: hands every signal on, to a process that does the work; then this one ends with that, not on the second.
+    What caught signals around it, as a sweep does around a job, knows of one afterwards too.
+    """
+    stop = Stop(tell)
+    with _handled(stop.request) as before:
+        try:
+            yield stop
+        finally:
+            for outer in {getattr(handler, "__self__", None) for handler in before}:
+                if stop.has_signal() and isinstance(outer, Stop):
+                    outer.pass_on()
 
 
 @contextmanager
@@ -67,13 +90,14 @@ def _numbers() -> list[signal.Signals]:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+def _handled(handler: Callable[[int, object], None]) -> Iterator[list[Any]]:
+    """Handle the signals by `handler` until exit; gives the handlers of before."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
     before = {number: signal.signal(number, handler) for number in _numbers()}
     try:
-        yield
+        yield list(before.values())
     finally:
         for number, old in before.items():
             signal.signal(number, old)

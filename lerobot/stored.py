@@ -24,6 +24,8 @@ from lerobot.migrate import current, is_ours, read_run
 log = logging.getLogger(__name__)
 
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
+CHECKPOINT_OPTION = "_from_checkpoint_"
+"""Begins the names of the policy group's options that stand for checkpoints."""
 _NOT_OURS = (
     *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
     *("features", "features_map", "observation_width", "observation_height"),  # of env
@@ -35,7 +37,7 @@ _MAY_CHANGE = re.compile(
     r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic|micro_batch)"
     r"|time_limit|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
-_NOT_THE_RUN = re.compile(r"output_dir|job_name|schema_version|demos(\..*)?|policy\.pretrained_(path|revision)")
+_NOT_THE_RUN = re.compile(r"output_dir|job_name|schema_version|(demos|sweep)(\..*)?|policy\.pretrained_(path|revision)")
 """What may differ between two parts of one run without a word."""
 _NOT_REPEATED = re.compile(r"hydra[./](mode|run|sweep|sweeper|launcher|job_num|output_subdir)\b.*")
 """Hydra's own settings that say where the first run was, and among which others."""
@@ -261,7 +263,7 @@ def _use_policy(value: str, line: Line) -> None:
         # To upload is up to the launch, as the device is: LeRobot's checkpoints name where theirs went.
         config.push_to_hub, config.repo_id, config.private, config.tags, config.license = False, None, None, None, None
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
-        options.append(f"_from_checkpoint_{number}")
+        options.append(f"{CHECKPOINT_OPTION}{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)
     if (choice := line.take("policy")) is not None and choice != "act":  # LeRobot's users type the type too
         raise ConfigError(f"policy={choice} and policy.path={value} name two policies: leave one out")

@@ -8,10 +8,15 @@ if TYPE_CHECKING:
     from lerobot.config import TrainConfig
 
 
-def work(config: "TrainConfig") -> str:
-    """Run `config`; torch is imported only here, after every word of the command line has been accepted."""
+def check(config: "TrainConfig") -> None:
+    """Refuse what the config alone shows to be impossible."""
     if config.demos is None:
         config.dataset.check()
+
+
+def work(config: "TrainConfig") -> str:
+    """Run `config`; torch is imported only here, after every word of the command line has been accepted."""
+    check(config)
     if config.resume_check is not None:
         from lerobot.resume_check import check_resume
 

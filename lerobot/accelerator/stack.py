@@ -5,8 +5,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -146,6 +147,18 @@ def _process_peak_gb() -> float:
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # macOS counts bytes, Linux KiB
 
 
+def _reset_process_peak() -> None:
+    """Count the peak from here on, where the system can (Linux): an earlier job of a sweep may have held more."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def release_memory() -> None:
+    """Give back what the allocators of cards keep for later."""
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
+
+
 @contextmanager
 def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | None) -> Iterator[Stack]:
     """Build what `config` asks for on the device that `request` names, or refuse; put every global back on exit."""
@@ -257,6 +270,8 @@ def _forget_accelerate() -> None:
 def _current(device: Device) -> Iterator[None]:
     """Make the card the current one, so that what names no index lands there; free its cache on exit."""
     if device.index is None:
+        if device.can.memory == "process":
+            _reset_process_peak()
         yield
         return
     before = torch.accelerator.current_device_index()

@@ -1,0 +1,31 @@
+"""Whether a job may begin and how it goes on: read from the files of the sweep, since jobs may be processes apart."""
+
+from pathlib import Path
+from typing import Any
+
+from lerobot.checkpoint import paths
+from lerobot.status import STATUS_FILE, read_status
+from lerobot.stored import AUTO
+from lerobot.sweep.jobs import read_sweep
+
+
+def halted(folder: Path, on_error: str) -> str | None:
+    """Why no further job of the sweep in `folder` may begin, if so."""
+    sweep = read_sweep(folder)
+    for job in sweep.jobs if sweep else []:
+        state = read_status(folder / job.folder).get("state")
+        if state == "stopped" or (state == "failed" and on_error == "stop"):
+            return f"{job.folder} {'was stopped' if state == 'stopped' else 'failed, and sweep.on_error=stop'}"
+    return None
+
+
+def go_on(config: Any, folder: Path) -> None:
+    """Let a job that was begun before go on: from its newest checkpoint, else anew in its own folder."""
+    if read_sweep(folder.parent) is None or not (folder / STATUS_FILE).exists():
+        return
+    if not hasattr(config, "resume"):  # an evaluation or a recording begins anew
+        (folder / STATUS_FILE).unlink()
+    elif paths.has_checkpoints(folder):
+        config.resume = str(paths.find_pretrained(folder).parent)
+    else:
+        config.resume = AUTO

@@ -1,0 +1,132 @@
+"""Runs the jobs of a sweep one by one, or hands them to a launcher; goes on where an earlier pass ended."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, OmegaConf
+
+from lerobot.claim import claimed
+from lerobot.cli import grammar
+from lerobot.errors import ConfigError
+from lerobot.signals import Stop, stop_on_signals
+from lerobot.status import STATUS_FILE, now, read_status, write_status
+from lerobot.sweep.config import SweepConfig
+from lerobot.sweep.halt import halted
+from lerobot.sweep.jobs import Job, Sweep, is_about_the_sweep, read_sweep, spelled, write_sweep
+from lerobot.sweep.plan import Planned, plan
+from lerobot.sweep.table import NOT_RUN, close, state_of
+from lerobot.sweep.typed import TYPED, Typed
+
+log = logging.getLogger(__name__)
+
+
+def run(config: DictConfig, loader: ConfigLoader, launcher: Launcher, words: Sequence[str]) -> None:
+    """Run the jobs that `words` mean, or list them, as `config.sweep` says."""
+    typed = TYPED.get()
+    settings = _settings(config, words)
+    planned = plan(typed.command, config, loader, words)
+    if settings.dry_run or settings.estimate:
+        from lerobot.sweep.dry import dry_run
+
+        raise SystemExit(dry_run(typed.command, config, planned, estimates=settings.estimate))
+    folder = Path(config.hydra.sweep.dir)  # resolved here: it is made where it was not typed
+    with claimed(folder, goes_on=True):
+        planned = _begin(folder, config, typed, planned)
+        about = [word for word in words if is_about_the_sweep(word)]
+        launches = [(one.job, _words(folder, one, about)) for one in planned]
+        try:
+            with stop_on_signals() as stop:
+                _launch(folder, config, launcher, launches, stop)
+        except BaseException:
+            close(folder)  # Hydra calls nothing more
+            raise
+
+
+def _settings(config: DictConfig, words: Sequence[str]) -> SweepConfig:
+    settings = OmegaConf.to_object(config.sweep)
+    assert isinstance(settings, SweepConfig)
+    if lists := [word for word in words if word.startswith("sweep.") and "," in word]:
+        raise ConfigError(f"{lists[0]} holds several values: it is about the whole sweep, type one")
+    return settings
+
+
+def _begin(folder: Path, config: DictConfig, typed: Typed, planned: list[Planned]) -> list[Planned]:
+    """Write down the sweep, or find its place in the one that is there; return the jobs that are to run."""
+    stored = read_sweep(folder)
+    if stored is None:
+        if list(folder.glob(f"*/{STATUS_FILE}")):
+            raise ConfigError(f"output_dir={folder} holds runs that are not of this sweep: type another folder")
+        write_sweep(folder, Sweep(typed.command, typed.flags, typed.words, [one.job for one in planned]))
+        OmegaConf.save(config, folder / "multirun.yaml")
+    else:
+        _refuse_another(folder, stored, typed, planned)
+        known = {frozenset(job.overrides): job for job in stored.jobs}
+        for one in planned:  # numbers and folders stay
+            one.job = known[frozenset(one.job.overrides)]
+        planned = sorted(planned, key=lambda one: one.job.number)
+    left = [one for one in planned if state_of(folder / one.job.folder) != "done"]
+    if stored is not None:
+        log.info("%s: %d of %d jobs are done, going on with the others", folder, len(planned) - len(left), len(planned))
+    _refuse(folder, [one for one in left if one.refusal is not None])
+    to_run = [one for one in left if one.refusal is None]
+    for one in to_run:
+        if read_status(folder / one.job.folder):  # from an earlier pass; the checkpoints say where it stood
+            write_status(folder / one.job.folder, state=NOT_RUN, error=None)
+    return to_run
+
+
+def _refuse_another(folder: Path, stored: Sweep, typed: Typed, planned: list[Planned]) -> None:
+    here = {frozenset(one.job.overrides) for one in planned}
+    if typed.command == stored.command and here == {frozenset(job.overrides) for job in stored.jobs}:
+        return
+    before, now_ = ({word.partition("=")[0]: word for word in words} for words in (stored.words, typed.words))
+    keys = sorted(key for key in before.keys() | now_.keys() if before.get(key) != now_.get(key))
+    told = ", ".join(
+        f"{spelled(now_[key]) if key in now_ else f'no {spelled(key)}'} (there: "
+        f"{spelled(before[key]).partition('=')[2] if key in before else 'none'})"
+        for key in keys[:4]
+    )
+    raise ConfigError(
+        f"{folder} holds another sweep, {told or f'lerobot-{stored.command}'}: type -m sweep.resume={folder} to go on "
+        "with it, or another output_dir"
+    )
+
+
+def _refuse(folder: Path, refused: Sequence[Planned]) -> None:
+    """Write each refusal into the job's folder, and say them now: the jobs that work may take hours."""
+    told: dict[str, list[str]] = {}
+    for one in refused:
+        place = folder / one.job.folder
+        write_status(place, state="refused", error=one.refusal, ended=now())
+        (place / ".hydra").mkdir(exist_ok=True)
+        OmegaConf.save(one.job.overrides, place / ".hydra" / "overrides.yaml")
+        told.setdefault(one.refusal or "", []).append(one.job.folder)
+    for sentence, names in told.items():
+        log.warning("refused: %s: %s", ", ".join(names), sentence)
+
+
+def _words(folder: Path, one: Planned, about: Sequence[str]) -> list[str]:
+    """What Hydra reads for one job."""
+    earlier = len(list((folder / one.job.folder).glob(".hydra*")))
+    again = [f"hydra.output_subdir=.hydra.{earlier}"] if earlier else []
+    sweep = [word for word in about if word.startswith("sweep.")]  # hydra's own are added by Hydra
+    return [*one.words, *sweep, f"hydra.sweep.subdir={grammar(one.job.folder)}", *again]
+
+
+def _launch(
+    folder: Path, config: DictConfig, launcher: Launcher, launches: list[tuple[Job, list[str]]], stop: Stop
+) -> None:
+    """Run what is left; in this process one by one, so that nothing begins after an end was asked for."""
+    if config.hydra.runtime.choices["hydra/launcher"] != "basic":
+        if launches:
+            launcher.launch([words for _, words in launches], initial_job_idx=0)
+        return
+    total = len(launches)
+    for count, (job, words) in enumerate(launches, 1):
+        if stop() or halted(folder, config.sweep.on_error):
+            return
+        log.info("job %d of %d: %s (%s)", count, total, job.folder, " ".join(job.differs) or "the only one")
+        launcher.launch([words], initial_job_idx=job.number)

@@ -1,0 +1,152 @@
+"""What became of a sweep: a table of its jobs, and the states that its exit status follows from."""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from lerobot.claim import is_held
+from lerobot.errors import ConfigError
+from lerobot.status import STATUS_FILE, read_status
+from lerobot.sweep.jobs import SWEEP_FILE, read_sweep, spelled
+from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
+
+COLUMNS = {
+    "train/loss": "loss",
+    "eval/success_rate": "success",
+    "train/samples_per_s": "samples/s",
+    "train/skipped_steps": "skipped",
+}
+NOT_RUN, MISSING = "not run", "missing"
+"""Has not begun; and was begun and left no status."""
+UNFINISHED = ("failed", "stopped", "running", MISSING, NOT_RUN)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One job and what became of it."""
+
+    name: str
+    state: str
+    differs: list[str]
+    error: str | None
+    numbers: dict[str, Any]
+    """The newest value of each column."""
+
+
+class Ending(Callback):
+    """Remembers, in the process that started a sweep, which folder it was in and shows its jobs at the end."""
+
+    folder: Path | None = None
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """See Hydra: called once, after the last job, in the parent."""
+        close(Path(config.hydra.sweep.dir))
+
+
+def close(folder: Path) -> None:
+    """Show the jobs of a sweep and how to go on with it."""
+    Ending.folder = folder
+    show(folder)
+
+
+def job_folders(folder: Path) -> list[Path]:
+    """The folders of the jobs by number, also of those that have not begun."""
+    if (sweep := read_sweep(folder)) is not None:
+        return [folder / job.folder for job in sweep.jobs]
+    jobs = [path.parent for path in folder.glob(f"*/{STATUS_FILE}")]
+    return sorted(
+        jobs, key=lambda job: (int(number) if (number := job.name.partition("_")[0]).isdigit() else -1, job.name)
+    )
+
+
+def state_of(job: Path) -> str:
+    """done, failed, refused, stopped, running, missing or not run. A job whose process is gone has failed."""
+    state = read_status(job).get("state")
+    if state == "running":
+        return "running" if is_held(job) else "failed"
+    if state is not None:
+        return state
+    return MISSING if job.exists() else NOT_RUN
+
+
+def states(folder: Path) -> list[str]:
+    """The state of each job."""
+    return [state_of(job) for job in job_folders(folder)]
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    """What became of each job of a sweep."""
+    folders, sweep = job_folders(folder), read_sweep(folder)
+    words = [list(map(spelled, _overrides(job))) for job in folders]
+    shared = set.intersection(*map(set, words)) if len(words) > 1 else set()
+    differs = [[word for word in row if word not in shared] for row in words]
+    if sweep is not None:
+        differs = [job.differs for job in sweep.jobs]
+    return [
+        Outcome(job.name, state := state_of(job), row, _error(job, state), _last(job))
+        for job, row in zip(folders, differs, strict=True)
+    ]
+
+
+def _error(job: Path, state: str) -> str | None:
+    if state == MISSING:
+        return "it left no status.json"
+    status = read_status(job)
+    return "its process is gone" if status.get("state") == "running" and state == "failed" else status.get("error")
+
+
+def show(folder: Path) -> None:
+    """Print the jobs: what differs, how each ended, its last numbers; then why some did not run to their end."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = outcomes(folder)
+    used = [key for key in COLUMNS if any(row.numbers.get(key) is not None for row in rows)]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("job", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("with", overflow="fold")
+    for key in used:
+        table.add_column(COLUMNS[key], no_wrap=True, justify="right")
+    for row in rows:
+        cells = [f"{row.numbers[key]:.4g}" if row.numbers.get(key) is not None else "" for key in used]
+        table.add_row(row.name.partition("_")[0], row.state, Text(" ".join(row.differs)), *cells)
+    console = Console(stderr=True)
+    console.print(str(folder), markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
+    for sentence, names in _by_error(rows):
+        console.print(f"{', '.join(names)}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    if (folder / SWEEP_FILE).exists() and any(row.state in UNFINISHED for row in rows):
+        sweep = read_sweep(folder)
+        command = sweep.command if sweep else "train"
+        line = f"go on with it: lerobot-{command} -m sweep.resume={shlex.quote(str(folder))}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _by_error(rows: Iterable[Outcome]) -> list[tuple[str, list[str]]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.error:
+            found.setdefault(row.error, []).append(row.name)
+    return list(found.items())
+
+
+def _overrides(job: Path) -> list[str]:
+    file = job / ".hydra" / "overrides.yaml"
+    return list(map(str, OmegaConf.load(file))) if file.is_file() else []
+
+
+def _last(job: Path) -> dict[str, Any]:
+    path = job / METRICS_FILE
+    try:
+        rows = read_metrics(path) if path.is_file() else []
+    except ConfigError:  # one garbled file takes no other job's row away
+        rows = []
+    return {key: row[key] for row in rows for key in COLUMNS if key in row}

@@ -5,10 +5,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+STOP_FILE = "stop"
+"""In a run's folder it asks for what a signal asks for, from another process or machine."""
 
 
 class Stop:
@@ -16,6 +19,8 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.signal: str | None = None
+        """Name of the one that came."""
 
     def __call__(self) -> bool:
         """Whether one has come."""
@@ -27,7 +32,16 @@ class Stop:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         log.warning("%s: stopping after what is at hand; again to end at once", signal.Signals(number).name)
+        self.signal = signal.Signals(number).name
         self._event.set()
+
+    def heed(self, folder: Path) -> None:
+        """Stop if there is a `stop` file in `folder`, and take it away. A look at the disk: for log times."""
+        file = folder / STOP_FILE
+        if file.exists():
+            file.unlink(missing_ok=True)
+            log.warning("%s: stopping after what is at hand", file)
+            self._event.set()
 
 
 @contextmanager

@@ -39,8 +39,13 @@ def job_folders(folder: Path) -> list[Path]:
 
 def states(folder: Path) -> list[str]:
     """How each job ended. One that was still running when its process went is failed."""
-    found = [read_status(job).get("state", "failed") for job in job_folders(folder)]
-    return ["failed" if state == "running" else state for state in found]
+    return [state(read_status(job)) for job in job_folders(folder)]
+
+
+def state(status: dict[str, Any]) -> str:
+    """How a job ended by its status. One that a search pruned ended as it should."""
+    told = status.get("state", "failed")
+    return "failed" if told == "running" else "done" if status.get("pruned") else told
 
 
 def show(folder: Path) -> None:

@@ -187,6 +187,8 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
 def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
     """Run one composed config in its folder; a refusal is written there and, in a sweep, stops nothing else."""
     try:
+        if HydraConfig.get().mode == RunMode.RUN and HydraConfig.get().sweeper.get("params"):
+            raise ConfigError("this experiment is a sweep, it sets hydra.sweeper.params: add -m")
         config = _checked(command, cfg)
         config.output_dir = str(folder)
         if HydraConfig.get().mode == RunMode.MULTIRUN and command != "demos":

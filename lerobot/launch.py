@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import configure_log, setup_globals
@@ -31,7 +30,7 @@ STOPPING_FILE = ".stopping"
 POLL_S = 0.1
 MOST_JOBS = 8
 """On the processor, unless more are typed: each needs memory of its own."""
-SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Job:
     pool: Pool = field(default_factory=Pool)
     apart: bool = True
     requeues: bool = False
-    """Whether the launcher brings a job back that handed SIGUSR1 on."""
+    """Whether the launcher listens for SIGUSR2, ahead of the time limit, and then brings the job back."""
 
     def __call__(self, cfg: DictConfig) -> None:
         """See Hydra's task functions."""
@@ -57,15 +56,17 @@ class Job:
             else:
                 os.environ.update(environment)  # for good: torch looks at it once
                 self.task(cfg)
-        if self.requeues and read_status(folder).get("signal") == "SIGUSR1":
-            signal.raise_signal(signal.SIGUSR1)  # to the launcher, whose handler is back now: it requeues the job
+        if self.requeues and read_status(folder).get("signal") == "SIGUSR2":
+            signal.raise_signal(signal.SIGUSR2)  # to the launcher, whose handler is back now
 
     def _is_stopping(self) -> bool:
         return (self.sweep / STOPPING_FILE).exists()
 
     def _run_apart(self, cfg: DictConfig, environment: dict[str, str], folder: Path) -> None:
         """Run the task in a new process, which gets the signal that ends the sweep, and say if it was killed."""
-        whole = cloudpickle.dumps((self.task, cfg, Singleton.get_state()))
+        from joblib.externals.cloudpickle import dumps  # pyright: ignore[reportMissingImports]
+
+        whole = dumps((self.task, cfg, Singleton.get_state()))
         parent = os.getppid()
         with _deaf(), subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, env=environment, start_new_session=True
@@ -118,7 +119,7 @@ def _deaf() -> Iterator[None]:
 
 @contextmanager
 def stopping_gently(sweep: Path) -> Iterator[None]:
-    """Until exit the first signal lets running jobs write their checkpoints and starts no other; a second one ends all."""
+    """Until exit a signal lets running jobs write their checkpoints and starts no other; a second one ends all."""
     file = sweep / STOPPING_FILE
     file.unlink(missing_ok=True)
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
@@ -140,7 +141,8 @@ def stopping_gently(sweep: Path) -> Iterator[None]:
 def pool_for(config: DictConfig, jobs: Sequence[Sequence[str]], jobs_per_device: int) -> Pool:
     """The cards of this machine, looked for only if one of `jobs` (overrides) may want one."""
     typed = OmegaConf.select(config, "policy.device") if "policy" in config else "cpu"
-    asked = [dict(word.partition("=")[::2] for word in job).get("policy.device", typed) for job in jobs]
+    words = [[word.partition("=") for word in job] for job in jobs]
+    asked = [{key: value for key, _, value in job}.get("policy.device", typed) for job in words]
     return find_pool(jobs_per_device) if any(map(wants_card, asked)) else Pool()
 
 
@@ -148,7 +150,8 @@ def side_by_side(typed: int | None, pool: Pool) -> int:
     """How many jobs run at once: as typed, else one a slot, else one a core up to `MOST_JOBS`."""
     if typed is not None and typed < 1:
         raise ConfigError(f"hydra.launcher.n_jobs={typed}: type 1 or more, or null to have it chosen")
-    return typed or len(pool.slots) or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_JOBS)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return typed or len(pool.slots) or min(cores, MOST_JOBS)
 
 
 def _child() -> None:
@@ -156,7 +159,7 @@ def _child() -> None:
     setup_globals()
     task, cfg, state = pickle.load(sys.stdin.buffer)
     Singleton.set_state(state)
-    hydra = HydraConfig.get()
+    hydra: Any = HydraConfig.get()
     configure_log(hydra.job_logging, hydra.verbose)
     task(cfg)
 

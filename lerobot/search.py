@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class Settings:
     """What `conf/hydra/sweeper/optuna.yaml` holds, with what each key is for."""
 
     metric: str
-    direction: str
+    direction: Any
     take: str
     n_trials: int
     n_jobs: int
@@ -92,6 +93,8 @@ class Space:
 
 def search(settings: Settings, arguments: Sequence[str], sweeper: Sweeper) -> None:
     """Run jobs through `sweeper.launcher` until the study has `settings.n_trials` of them."""
+    if find_spec("optuna") is None:
+        raise ConfigError("hydra/sweeper=optuna needs optuna: `pip install lerobot-runner[search]`")
     folder = Path(sweeper.config.hydra.sweep.dir)  # type: ignore[union-attr]
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(sweeper.config, folder / "multirun.yaml")
@@ -125,7 +128,7 @@ def read_space(settings: Settings, arguments: Sequence[str], parser: OverridesPa
         else:
             space.fixed.append(f"{key}={override.get_value_element_as_str()}")
     if not space.searched:
-        raise ConfigError("nothing is searched: type a space, such as 'policy.optimizer_lr=tag(log,interval(1e-5,1e-2))'")
+        raise ConfigError("nothing is searched: type a space, 'policy.optimizer_lr=tag(log,interval(1e-5,1e-2))'")
     return space
 
 
@@ -140,18 +143,19 @@ def _distribution(override: Override) -> "BaseDistribution":
             return kind(sweep.start, sweep.end, log="log" in sweep.tags)  # type: ignore[arg-type]
         except ValueError as error:
             raise ConfigError(f"{override.input_line} is no space ({error}): type interval(<low>,<high>)") from error
-    if isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int) and isinstance(sweep.stop, int):
-        return IntDistribution(sweep.start, sweep.stop - 1, log="log" in sweep.tags)  # the end is left out, as in Python
+    if isinstance(sweep, RangeSweep):
+        start, stop, step = sweep.start, sweep.stop, sweep.step
+        if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int) and start < stop and step > 0:
+            last = range(start, stop, step)[-1]  # the end is left out, as in Python
+            return IntDistribution(start, last, step=step, log="log" in sweep.tags)
     return CategoricalDistribution(list(override.sweep_string_iterator()))
 
 
 @contextmanager
 def _opened(settings: Settings, folder: Path) -> Iterator["Study"]:
     """The study, new or gone on with, for this process alone; trials that a kill left half done have failed."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise ConfigError("hydra/sweeper=optuna needs optuna: `pip install lerobot-runner[search]`") from error
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     lock = FileLock(folder / ".search.lock")
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 STOP_FILE = "stop"
 """In a run's folder it asks for what a signal asks for, from another process or machine."""
 
@@ -46,7 +46,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler."""
+    """Catch SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 until exit; outside the main thread python allows no handler."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -3,6 +3,7 @@
 Hydra imports this to list its plugins, so that theirs are imported when one is used.
 """
 
+import logging
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from lerobot.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 def _stock(module: str, name: str, extra: str) -> Any:
@@ -29,6 +32,16 @@ class _Wrapping(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """See Hydra: called once, before `launch`."""
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    def _submit(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+        """Hand on to submitit; a job that it lost is told, and has failed by its status."""
+        from submitit.core.utils import UncompletedJobError
+
+        try:
+            return self._hand_on(launcher, job, jobs, first)
+        except UncompletedJobError as error:
+            log.error("%s", str(error).splitlines()[0])
+            return []
 
     def _hand_on(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
         launcher.setup(hydra_context=self.hydra_context, task_function=job, config=self.config)
@@ -66,11 +79,11 @@ class SlurmLauncher(_Wrapping):
 
         stock = _stock("hydra_submitit_launcher.submitit_launcher", "SlurmLauncher", "slurm")
         job = Job(self.task_function, Path(self.config.hydra.sweep.dir), apart=False, requeues=True)
-        return self._hand_on(stock(**self.submitit), job, job_overrides, initial_job_idx)
+        return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
 
 
 class SubmititLocalLauncher(_Wrapping):
-    """The road of `slurm` without a cluster: all jobs at once on this machine, each waiting for a card if there are any."""
+    """The road of `slurm` without a cluster: all jobs at once on this machine; with cards, as they become free."""
 
     def __init__(self, jobs_per_device: int, **submitit: Any) -> None:
         self.jobs_per_device, self.submitit = jobs_per_device, submitit
@@ -82,4 +95,4 @@ class SubmititLocalLauncher(_Wrapping):
         stock = _stock("hydra_submitit_launcher.submitit_launcher", "LocalLauncher", "slurm")
         pool = pool_for(self.config, job_overrides, self.jobs_per_device)
         job = Job(self.task_function, Path(self.config.hydra.sweep.dir), pool, apart=False, requeues=True)
-        return self._hand_on(stock(**self.submitit), job, job_overrides, initial_job_idx)
+        return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)

@@ -64,9 +64,9 @@ class Job:
 
     def _run_apart(self, cfg: DictConfig, environment: dict[str, str], folder: Path) -> None:
         """Run the task in a new process, which gets the signal that ends the sweep, and say if it was killed."""
-        from joblib.externals.cloudpickle import dumps  # pyright: ignore[reportMissingImports]
+        import cloudpickle  # comes with the launchers
 
-        whole = dumps((self.task, cfg, Singleton.get_state()))
+        whole = cloudpickle.dumps((self.task, cfg, Singleton.get_state()))
         parent = os.getppid()
         with _deaf(), subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, env=environment, start_new_session=True

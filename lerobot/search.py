@@ -243,7 +243,7 @@ def _falls_behind(settings: Settings, trial: "Trial", job: Path) -> bool:
 
 
 def _tell(settings: Settings, folder: Path, study: "Study", trial: "Trial") -> bool:
-    """Write down what became of a job; whether a signal stopped it, which ends the search."""
+    """Write down what became of a job; whether a signal stopped it or kept it from starting, which ends the search."""
     from optuna.trial import TrialState
 
     job = job_folder(folder, trial.number)
@@ -263,7 +263,7 @@ def _tell(settings: Settings, folder: Path, study: "Study", trial: "Trial") -> b
         study.tell(trial, state=TrialState.FAIL)
         if state == "done":
             log.warning("%s has no finite %s: a failed trial", job, settings.metric)
-    return state == "stopped" and not pruned
+    return state in ("stopped", None) and not pruned
 
 
 def _say_best(settings: Settings, study: "Study") -> None:

@@ -100,6 +100,8 @@ def test_preemptions_leave_one_run_like_an_uninterrupted_one(tmp_path, train, ro
     """HYD-16, LOG-04: preempted jobs started from zero, in a new folder and a new wandb run."""
     words = [word for word in TINY if not word.startswith(("steps=", "wandb="))]
     words += [f"steps={2 * preemptions + 1}", "policy.dropout=0.1", "wandb=offline"]
+    # First, so that the forks find warm what PyTorch loads in a first update.
+    alone = train(f"steps={2 * preemptions + 1}", "policy.dropout=0.1", "policy.optimizer_lr=1e-4", name="alone")
     cluster = Cluster(tmp_path / "cluster", preempted_after=2)
 
     ended, stays = cluster.run([*words, "--policy.optimizer_lr=1e-4"], **variables)
@@ -111,7 +113,6 @@ def test_preemptions_leave_one_run_like_an_uninterrupted_one(tmp_path, train, ro
     assert json.loads((run / "status.json").read_text())["state"] == "done"
     ids = {path.name.rpartition("-")[2] for path in run.glob("wandb/offline-run-*")}
     assert len(ids) == 1
-    alone = train(f"steps={2 * preemptions + 1}", "policy.dropout=0.1", "policy.optimizer_lr=1e-4", name="alone")
     assert losses(rows(run)) == losses(rows(alone))
     assert all((weights(run)[name] == value).all() for name, value in weights(alone).items())
 

@@ -234,12 +234,14 @@ def _watched(settings: Settings, folder: Path, study: "Study", trials: Sequence[
 
 
 def _falls_behind(settings: Settings, trial: "Trial", job: Path) -> bool:
-    """Report the job's rows up to now; whether the median of the others at the same step is better."""
+    """Report the job's new rows; whether at one of them the median of the others at the same step is better."""
     reported = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
     for row in _rows(job):
         if row["step"] not in reported and (value := settings.value([row])) is not None:
             trial.report(value, row["step"])
-    return trial.should_prune()
+            if trial.should_prune():
+                return True
+    return False
 
 
 def _tell(settings: Settings, folder: Path, study: "Study", trial: "Trial") -> bool:

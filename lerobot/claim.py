@@ -54,6 +54,8 @@ def is_held(folder: Path) -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return True
+    except OSError:  # of another user, or on a medium that cannot be written
+        return False
     lock.release()
     return False
 

@@ -191,6 +191,10 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
         Ending.folder = None
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(task)()
     if line.is_multirun and Ending.folder is not None:  # jobs may have run in other processes
+        if command != "demos":
+            from lerobot.sweep.answer import answer
+
+            answer(Ending.folder, draws=Ending.draws, reevaluates=Ending.reevaluates)
         return exit_status(states(Ending.folder))
     if errors:
         raise errors[0]
@@ -200,6 +204,8 @@ def _run(command: str, work: Callable[[Any], str]) -> int:
 def _single(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]) -> str:
     """Run one composed config in its folder; a refusal is written there."""
     try:
+        if HydraConfig.get().mode == RunMode.RUN and HydraConfig.get().sweeper.get("params"):
+            raise ConfigError("this experiment is a sweep, it sets hydra.sweeper.params: add -m")
         config = _checked(command, cfg)
         config.output_dir = str(folder)
         return work(config)

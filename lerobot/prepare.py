@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from lerobot.checkpoint.hub import find_policy
 from lerobot.checkpoint.pretrained import load_policy
-from lerobot.config import TrainConfig
+from lerobot.config import DemosConfig, TrainConfig
 from lerobot.data.loader import Batch, Sampler, open_loader
 from lerobot.data.meta import DatasetMeta, load_meta
 from lerobot.data.reader import LeRobotDataset
@@ -41,6 +42,12 @@ def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
         return root
     if config.env is None:
         raise ConfigError("demos records in a simulator and env is none: add env=metaworld")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(root.parent / f".{root.name}.lock"):  # of jobs side by side one records, the others wait for it
+        return _found_or_recorded(config, root, demos, should_stop)
+
+
+def _found_or_recorded(config: TrainConfig, root: Path, demos: DemosConfig, should_stop: Callable[[], bool]) -> Path:
     wanted = demos.num_episodes * len(config.env.tasks)
     if root.exists():
         found = load_meta(root).num_episodes

@@ -124,6 +124,7 @@ class Training:
         }
         self.tracker.log(step, row)
         write_status(self.run_dir, step=step)
+        self.stop.heed(self.run_dir)
         share = row["train/data_s"] / step_s
         if share > WAITING_SHARE and not self._waiting_told:
             self._waiting_told = True
@@ -219,6 +220,7 @@ def train(config: TrainConfig) -> str:
             config.resume = str(find_pretrained(run_dir).parent)
         final.step = _train_part(config, root, run_dir, stop, until=config.steps)
         final.state = "done" if final.step >= config.steps and not _cut_short(config, stop) else "stopped"
+        final.signal = stop.signal
         close(config, run_dir, final)
         if config.policy.push_to_hub and final.state == "done":
             log.info("uploaded to %s", upload(config, run_dir))

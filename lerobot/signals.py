@@ -9,28 +9,34 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from lerobot.time_limit import Deadline
 
 log = logging.getLogger(__name__)
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+STOP_FILE = "stop"
+"""In a run's folder it asks for what a signal asks for, from another process or machine."""
 STOPPED, INTERRUPTED = 75, 130
 """Exit statuses: of a run that can go on, and of a keyboard's interrupt before there is one."""
 
 
 class Stop:
-    """Whether a signal or the deadline has come; call it to ask."""
+    """Whether a signal, a `stop` file or the deadline has come; call it to ask."""
 
     def __init__(self, tell: Callable[[int], object] | None = None) -> None:
         self.deadline = Deadline()
         self._event = threading.Event()
         self._tell = tell
+        self._has_file = False
+        self.signal: str | None = None
+        """Name of the one that came."""
 
     def __call__(self) -> bool:
         """Whether one has come."""
-        return self.has_signal() or self.deadline.has_come()
+        return self.has_signal() or self._has_file or self.deadline.has_come()
 
     def has_signal(self) -> bool:
         """Whether a signal has come."""
@@ -47,14 +53,23 @@ class Stop:
         else:
             for other in _numbers():
                 signal.signal(other, signal.SIG_DFL)
+        self.signal = signal.Signals(number).name
         if not self._event.is_set():
-            log.warning("%s: stopping after what is at hand; again to end at once", signal.Signals(number).name)
+            log.warning("%s: stopping after what is at hand; again to end at once", self.signal)
         self._event.set()
+
+    def heed(self, folder: Path) -> None:
+        """Stop if there is a `stop` file in `folder`, and take it away. A look at the disk: for log times."""
+        file = folder / STOP_FILE
+        if file.exists():
+            file.unlink(missing_ok=True)
+            log.warning("%s: stopping after what is at hand", file)
+            self._has_file = True
 
 
 @contextmanager
 def stop_on_signals(tell: Callable[[int], object] | None = None) -> Iterator[Stop]:
-    """Catch SIGINT, SIGTERM and SIGUSR1 until exit; outside the main thread python allows no handler.
+    """Catch SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 until exit; outside the main thread python allows no handler.
 
     tell: hands every signal on, to a process that does the work; then this one ends with that, not on the second.
     What caught signals around it, as a sweep does around a job, knows of one afterwards too.

@@ -60,12 +60,15 @@ class Final:
 
     state: str = "done"
     step: int | None = None
+    signal: str | None = None
+    """Name of the one that stopped it."""
 
 
 @contextmanager
 def running(folder: Path, **facts: Any) -> Iterator[Final]:
     """Keep `status.json` while a run goes on: running, and at the end what became of it, also after an exception."""
-    write_status(folder, state="running", step=None, error=None, started=now(), ended=None, pid=os.getpid(), **facts)
+    fresh = {"step": None, "error": None, "ended": None, "signal": None, "pruned": False}
+    write_status(folder, state="running", **fresh, started=now(), pid=os.getpid(), **facts)
     final = Final()
     try:
         yield final
@@ -74,4 +77,4 @@ def running(folder: Path, **facts: Any) -> Iterator[Final]:
         write_status(folder, state=state, error=" ".join(str(error).split()) or type(error).__name__, ended=now())
         raise
     step = {} if final.step is None else {"step": final.step}
-    write_status(folder, state=final.state, ended=now(), **step)
+    write_status(folder, state=final.state, ended=now(), signal=final.signal, **step)

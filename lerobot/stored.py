@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
 from lerobot.accelerator.config import AUTO
@@ -272,5 +273,10 @@ def _use_policy(value: str, line: Line) -> None:
 
 def register_schemas() -> None:
     """Tell Hydra the types of every key, once."""
+    store = ConfigStore.instance()
     for command, schema in SCHEMAS.items():
-        ConfigStore.instance().store(name=f"{command}_schema", node=schema)
+        store.store(name=f"{command}_schema", node=schema)
+    Plugins.instance()  # finds the installed ones
+    # Ours have the names of the launchers that they wrap, whose nodes Hydra would take for schemas of the files.
+    for file in (conf_dir() / "hydra" / "launcher").glob("*.yaml"):
+        store.repo["hydra"]["launcher"].pop(file.name, None)

@@ -259,3 +259,27 @@ def test_the_neighbours_distribution_beside_ours_is_refused(tmp_path):
 
     assert done.returncode == 2
     assert "the distribution lerobot 0.6.1 is installed beside" in done.stderr
+
+
+@pytest.mark.parametrize("dashes", ["", "--"], ids=["args_no_hyphens", "args"])
+def test_the_words_of_a_wandb_sweep_mean_what_they_say(dashes):
+    """A W&B agent writes Python's values, and with `${args}` two dashes before each."""
+    values = {
+        "precision": "bf16",
+        "tf32": "False",
+        "dataset.episodes": "[0, 1]",
+        "policy.optimizer_lr": "1e-05",
+        "eval.use_async_envs": "True",
+        "scheduler": "cosine",
+        "env": "None",
+        "num_workers": "None",
+        "rename_map": "{'observation.state': 'observation.environment_state'}",
+    }
+    config = lerobot.compose(
+        "train", ["dataset.root=here", *(f"{dashes}{key}={value}" for key, value in values.items())]
+    )
+
+    assert (config.accelerator.mixed_precision, config.tf32, config.dataset.episodes) == ("bf16", False, [0, 1])
+    assert (config.optimizer.lr, config.eval.use_async_envs, config.scheduler.type) == (1e-5, True, "cosine")
+    assert (config.env, config.num_workers) == (None, None)
+    assert config.rename_map == {"observation.state": "observation.environment_state"}

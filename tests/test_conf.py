@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import hydra
 import pytest
 
 import lerobot
+from lerobot.command import _composing, _prepare
 from lerobot.config import conf_dir, to_plain
 from lerobot.errors import ConfigError
 
@@ -92,7 +94,47 @@ def test_a_scaler_setting_that_makes_no_sense_is_refused_by_name(override):
         lerobot.compose("train", [*ROOTS, f"accelerator.grad_scaler.{override}"])
 
 
-def test_conf_is_shipped_inside_the_wheel():
+def hydra_node(words):
+    """Hydra's own settings on a line."""
+    with _composing("train"):
+        line, name = _prepare("train", words)
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return hydra.compose(name, line.overrides(), return_hydra_config=True).hydra
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        (["hydra/launcher=joblib"], "lerobot_launchers.JoblibLauncher"),
+        (["hydra/launcher=submitit_local"], "lerobot_launchers.SubmititLocalLauncher"),
+        (["hydra/launcher=slurm"], "lerobot_launchers.SlurmLauncher"),
+        (["hydra/launcher=submitit_slurm"], "lerobot_launchers.SlurmLauncher"),
+    ],
+)
+def test_launchers_are_ours_under_the_names_that_the_plugins_have(words, target, recwarn):
+    assert hydra_node([*ROOTS, *words]).launcher._target_ == f"hydra_plugins.{target}"
+    assert not [warning for warning in recwarn if "validated against ConfigStore" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "sweeper", "params"),
+    [
+        ("seeds", "BasicSweeper", {"seed": "0,1,2"}),
+        ("precision_compare", "BasicSweeper", {"accelerator.mixed_precision": "no,bf16", "seed": "0,1"}),
+        ("scaler_search", "OptunaSweeper", None),
+    ],
+)
+def test_an_experiment_can_be_a_sweep(experiment, sweeper, params):
+    node = hydra_node([*ROOTS, f"experiment={experiment}"])
+
+    assert node.sweeper._target_.endswith(sweeper)
+    assert params is None or node.sweeper.params == params
+    assert lerobot.compose("train", [*ROOTS, f"experiment={experiment}"]).demos.num_episodes == 60
+
+
+def test_conf_and_the_plugins_are_shipped_inside_the_wheel():
     settings = (Path(__file__).parents[1] / "pyproject.toml").read_text()
 
     assert '"conf" = "lerobot/conf"' in settings
+    assert 'packages = ["lerobot", "hydra_plugins"]' in settings
+    assert not (conf_dir().parent / "hydra_plugins" / "__init__.py").exists()  # other distributions share that folder

@@ -67,13 +67,18 @@ class Findings:
         return told + [f"{record.name}: {note}" for record in self.records for note in record.notes]
 
     @property
-    def sentences(self) -> list[str]:
-        """All of it in words, for a terminal."""
+    def conclusions(self) -> list[str]:
+        """What follows from the runs, in words."""
         words = [self.headline] if self.headline else [comparison.sentence for comparison in self.comparisons]
-        words += [*self.precision, *([self.fresh] if self.fresh else []), *self.problems]
+        words += [*self.precision, *([self.fresh] if self.fresh else [])]
         if self.winner is not None and not self.fresh:
             words += [f"{self.advice} {self.winner.command}"]
         return words
+
+    @property
+    def sentences(self) -> list[str]:
+        """All of it in words, for a terminal."""
+        return [*self.conclusions, *self.problems]
 
 
 def find(records: Sequence[Record], folders: Sequence[Path]) -> Findings:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lerobot.errors import ConfigError
 from lerobot.report.record import Record, is_run, read_run, split_override
+from lerobot.sweep.jobs import Job, read_sweep
 
 MULTIRUN_FILE = "multirun.yaml"
 MOST_JOBS = 10_000
@@ -43,6 +44,8 @@ def _read(folder: Path) -> list[Record]:
         raise ConfigError(f"{folder} is no folder: type the folder of a run or of a sweep")
     if is_run(folder):
         return [read_run(folder, folder.resolve().name)]
+    if (sweep := read_sweep(folder)) is not None:
+        return [_of_job(folder / job.folder, job) for job in sweep.jobs]
     jobs = job_folders(folder)
     records = [read_run(job, job.name) for job in jobs]
     records += _missing(folder, {job_number(job): record for job, record in zip(jobs, records, strict=True)})
@@ -51,6 +54,13 @@ def _read(folder: Path) -> list[Record]:
             f"{folder} holds no run: type the folder of a run or of a sweep, such as outputs/multirun/<day>/<time>_act"
         )
     return sorted(records, key=lambda record: (job_number(record.folder), record.name))
+
+
+def _of_job(folder: Path, job: Job) -> Record:
+    """A job that `sweep.json` lists; its words are those, as `.hydra` holds some in the words of one process."""
+    record = read_run(folder, job.folder) if is_run(folder) else Record(job.folder, folder, state="not run")
+    record.overrides, record.has_overrides = dict(map(split_override, job.overrides)), True
+    return record
 
 
 def _missing(sweep: Path, there: dict[int, Record]) -> list[Record]:

@@ -10,9 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
-
-from lerobot.claim import LOCK_FILE
+from lerobot.claim import is_held
 from lerobot.envs.result import Episode, wilson
 from lerobot.status import STATUS_FILE, read_status, seconds_between
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
@@ -167,24 +165,9 @@ def _state(folder: Path, status: dict[str, Any]) -> tuple[str, str]:
     if "state" not in status:
         return "missing", "left no status"
     state, error = str(status["state"]), str(status.get("error") or "")
-    if state == "running" and not _is_held(folder):
+    if state == "running" and not is_held(folder):
         return "failed", error or ENDED_UNSEEN
     return state, error
-
-
-def _is_held(folder: Path) -> bool:
-    """Whether a process of this machine has the run's folder; the system lets go of it when the process dies."""
-    if not (folder / LOCK_FILE).is_file():
-        return False
-    lock = FileLock(folder / LOCK_FILE)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:  # of another user, or on a medium that cannot be written
-        return False
-    lock.release()
-    return False
 
 
 def _overrides(path: Path) -> dict[str, str]:

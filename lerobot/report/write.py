@@ -25,8 +25,8 @@ class Report:
     findings: Findings
 
 
-def write_report(folders: Sequence[Path], output: Path | None = None) -> Report:
-    """Compare the runs in `folders` (runs and sweeps) in `output`, by default the one folder given.
+def write_report(folders: Sequence[Path], output: Path | None = None, *, draws: bool = True) -> Report:
+    """Compare the runs in `folders` (runs and sweeps) in `output`, by default the one folder given; `draws` the curves.
 
     Raises `ConfigError` where there is no run, or nowhere to write to.
     """
@@ -38,7 +38,7 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> Report:
     try:
         output.mkdir(parents=True, exist_ok=True)
         write_csv(output / TABLE_FILE, findings.records, findings.groups)
-        pictures = draw_all(findings.groups, output)
+        pictures = draw_all(findings.groups, output) if draws else []
         title = folders[0].resolve().name if len(folders) == 1 else f"{len(folders)} folders of runs"
         write_page(output / PAGE_FILE, title, findings, pictures)
     except OSError as error:

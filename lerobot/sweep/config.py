@@ -19,6 +19,8 @@ class SweepConfig:
     """List the jobs and what would be refused; run nothing."""
     estimate: bool = False
     """A dry run that tries 20 updates of each distinct kind of job and says time, memory and disk."""
+    reevaluate: bool = True
+    """At the end, judge the best policy from starts that it was not chosen by; where jobs were evaluated."""
     resume: str | None = None
     """The folder of a sweep to go on with; nothing else need be typed."""
 

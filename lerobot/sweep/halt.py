@@ -11,17 +11,16 @@ from lerobot.sweep.jobs import read_sweep
 
 def halted(folder: Path, on_error: str) -> str | None:
     """Why no further job of the sweep in `folder` may begin, if so."""
-    sweep = read_sweep(folder)
+    sweep = read_sweep(folder) if on_error == "stop" else None
     for job in sweep.jobs if sweep else []:
-        state = read_status(folder / job.folder).get("state")
-        if state == "stopped" or (state == "failed" and on_error == "stop"):
-            return f"{job.folder} {'was stopped' if state == 'stopped' else 'failed, and sweep.on_error=stop'}"
+        if read_status(folder / job.folder).get("state") == "failed":
+            return f"{job.folder} failed, and sweep.on_error=stop"
     return None
 
 
 def go_on(config: Any, folder: Path) -> None:
     """Let a job that was begun before go on: from its newest checkpoint, else anew in its own folder."""
-    if read_sweep(folder.parent) is None or not (folder / STATUS_FILE).exists():
+    if read_status(folder).get("state") in (None, "done"):
         return
     if not hasattr(config, "resume"):  # an evaluation or a recording begins anew
         (folder / STATUS_FILE).unlink()

@@ -123,10 +123,23 @@ def _launch(
     if config.hydra.runtime.choices["hydra/launcher"] != "basic":
         if launches:
             launcher.launch([words for _, words in launches], initial_job_idx=0)
+        _tell_lost(folder, [job for job, _ in launches])
         return
     total = len(launches)
     for count, (job, words) in enumerate(launches, 1):
         if stop() or halted(folder, config.sweep.on_error):
             return
+        if count > 1 and state_of(folder / launches[count - 2][0].folder) == "stopped":  # by its time limit
+            return
         log.info("job %d of %d: %s (%s)", count, total, job.folder, " ".join(job.differs) or "the only one")
         launcher.launch([words], initial_job_idx=job.number)
+
+
+def _tell_lost(folder: Path, jobs: Sequence[Job]) -> None:
+    """Mark as failed the jobs that a launcher never began, unless the sweep was stopped before their turn."""
+    places = [folder / job.folder for job in jobs]
+    if any(state_of(place) == "stopped" for place in places):
+        return
+    for place in places:
+        if not place.exists():
+            write_status(place, state="failed", error="the launcher lost it before it began", ended=now())

@@ -42,10 +42,15 @@ class Ending(Callback):
     """Remembers, in the process that started a sweep, which folder it was in and shows its jobs at the end."""
 
     folder: Path | None = None
+    draws = False
+    """Whether the report gets pictures."""
+    reevaluates = False
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """See Hydra: called once, after the last job, in the parent."""
         close(Path(config.hydra.sweep.dir))
+        Ending.draws = bool(OmegaConf.select(config, "picture", default=True))
+        Ending.reevaluates = bool(OmegaConf.select(config, "sweep.reevaluate", default=False))
 
 
 def close(folder: Path) -> None:
@@ -66,9 +71,12 @@ def job_folders(folder: Path) -> list[Path]:
 
 def state_of(job: Path) -> str:
     """done, failed, refused, stopped, running, missing or not run. A job whose process is gone has failed."""
-    state = read_status(job).get("state")
+    status = read_status(job)
+    state = status.get("state")
     if state == "running":
         return "running" if is_held(job) else "failed"
+    if status.get("pruned"):  # by a search: it ended as it should
+        return "done"
     if state is not None:
         return state
     return MISSING if job.exists() else NOT_RUN

@@ -1,0 +1,98 @@
+"""`hydra/launcher=joblib|slurm|submitit_local`: Hydra's own launchers, with a card for each job and a way back for it.
+
+Hydra imports this to list its plugins, so that theirs are imported when one is used.
+"""
+
+import logging
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from lerobot.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+def _stock(module: str, name: str, extra: str) -> Any:
+    try:
+        return getattr(import_module(f"hydra_plugins.{module}"), name)
+    except ImportError as error:
+        raise ConfigError(f"this launcher needs `pip install lerobot-runner[{extra}]`") from error
+
+
+class _Wrapping(Launcher):
+    """Hands the jobs to another launcher, each as a `lerobot.launch.Job`."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """See Hydra: called once, before `launch`."""
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    def _submit(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+        """Hand on to submitit; a job that it lost is told, and has failed by its status."""
+        from submitit.core.utils import UncompletedJobError
+
+        try:
+            return self._hand_on(launcher, job, jobs, first)
+        except UncompletedJobError as error:
+            log.error("%s", str(error).splitlines()[0])
+            return []
+
+    def _hand_on(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+        launcher.setup(hydra_context=self.hydra_context, task_function=job, config=self.config)
+        return launcher.launch(jobs, first)
+
+
+class JoblibLauncher(_Wrapping):
+    """Jobs side by side on this machine, each in a process of its own and never two on a card unless asked."""
+
+    def __init__(self, n_jobs: int | None, jobs_per_device: int, **joblib: Any) -> None:
+        self.n_jobs, self.jobs_per_device, self.joblib = n_jobs, jobs_per_device, joblib
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """See Hydra: run one batch of jobs."""
+        from lerobot.launch import Job, pool_for, side_by_side, stopping_gently
+
+        stock = _stock("hydra_joblib_launcher.joblib_launcher", "JoblibLauncher", "sweep")
+        sweep = Path(self.config.hydra.sweep.dir)
+        sweep.mkdir(parents=True, exist_ok=True)
+        pool = pool_for(self.config, job_overrides, self.jobs_per_device)
+        launcher = stock(n_jobs=side_by_side(self.n_jobs, pool), **self.joblib)
+        with stopping_gently(sweep):
+            return self._hand_on(launcher, Job(self.task_function, sweep, pool), job_overrides, initial_job_idx)
+
+
+class SlurmLauncher(_Wrapping):
+    """Each job a task of one SLURM array, brought back by SLURM until it is done."""
+
+    def __init__(self, **submitit: Any) -> None:
+        self.submitit = submitit
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """See Hydra: run one batch of jobs."""
+        from lerobot.launch import Job
+
+        stock = _stock("hydra_submitit_launcher.submitit_launcher", "SlurmLauncher", "slurm")
+        job = Job(self.task_function, Path(self.config.hydra.sweep.dir), apart=False, requeues=True)
+        return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
+
+
+class SubmititLocalLauncher(_Wrapping):
+    """The road of `slurm` without a cluster: all jobs at once on this machine; with cards, as they become free."""
+
+    def __init__(self, jobs_per_device: int, **submitit: Any) -> None:
+        self.jobs_per_device, self.submitit = jobs_per_device, submitit
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """See Hydra: run one batch of jobs."""
+        from lerobot.launch import Job, pool_for
+
+        stock = _stock("hydra_submitit_launcher.submitit_launcher", "LocalLauncher", "slurm")
+        pool = pool_for(self.config, job_overrides, self.jobs_per_device)
+        job = Job(self.task_function, Path(self.config.hydra.sweep.dir), pool, apart=False, requeues=True)
+        return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)

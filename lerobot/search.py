@@ -253,6 +253,7 @@ def _tell(settings: Settings, folder: Path, study: "Study", trial: "Trial") -> b
     value = settings.value(_rows(job))
     pruned = trial.user_attrs.get("pruned", False)
     if job:
+        _falls_behind(settings, trial, job)  # what it logged since the last look is a yardstick for later ones
         trial.set_user_attr("folder", str(job))
         (job / STOP_FILE).unlink(missing_ok=True)  # of a job that was done before it could be stopped
     if state == "done" and value is not None:

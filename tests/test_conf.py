@@ -6,7 +6,7 @@ import hydra
 import pytest
 
 import lerobot
-from lerobot.command import _composing, _prepare
+from lerobot.command import _composing, _prepare, _read
 from lerobot.config import conf_dir, to_plain
 from lerobot.errors import ConfigError
 
@@ -97,7 +97,8 @@ def test_a_scaler_setting_that_makes_no_sense_is_refused_by_name(override):
 def hydra_node(words):
     """Hydra's own settings on a line."""
     with _composing("train"):
-        line, name = _prepare("train", words)
+        line = _read("train", words)
+        name = _prepare("train", line)
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             return hydra.compose(name, line.overrides(), return_hydra_config=True).hydra
 
@@ -119,8 +120,8 @@ def test_launchers_are_ours_under_the_names_that_the_plugins_have(words, target,
 @pytest.mark.parametrize(
     ("experiment", "sweeper", "params"),
     [
-        ("seeds", "BasicSweeper", {"seed": "0,1,2"}),
-        ("precision_compare", "BasicSweeper", {"accelerator.mixed_precision": "no,bf16", "seed": "0,1"}),
+        ("seeds", "JobSweeper", {"seed": "0,1,2"}),
+        ("precision_compare", "JobSweeper", {"accelerator.mixed_precision": "no,bf16", "seed": "0,1"}),
         ("scaler_search", "OptunaSweeper", None),
     ],
 )

@@ -12,6 +12,7 @@ from runs import TINY
 from lerobot import launch
 from lerobot.accelerator.slots import Pool
 from lerobot.command import main
+from lerobot.sweep import plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,6 +70,7 @@ def test_jobs_side_by_side_have_a_card_each_and_a_whole_wandb_run_each(sweep, mo
     """HYD-15, LOG-08: jobs that started together took the same card; some left no config in wandb."""
     from tracking.test_wandb import config_of, history, run_ids
 
+    monkeypatch.setattr(plan, "_HERE", ())  # as if the cards were elsewhere: none is looked for
     monkeypatch.setattr(launch, "find_pool", lambda jobs_per_device: Pool("cuda", ("0", "1"), jobs_per_device))
     status, jobs, notes = sweep(
         logged(), "hydra/launcher=joblib", "hydra.launcher.n_jobs=3", "seed=1,2,3,4", "device=cuda", "wandb=offline"

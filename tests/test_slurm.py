@@ -111,7 +111,7 @@ def test_preemptions_leave_one_run_like_an_uninterrupted_one(tmp_path, train, ro
     assert [path.name for path in Path("outputs/slurm").iterdir()] == [number]
     run = Path("outputs/slurm") / number
     assert json.loads((run / "status.json").read_text())["state"] == "done"
-    ids = {path.name.rpartition("-")[2] for path in run.glob("wandb/offline-run-*")}
+    ids = {path.name.split("-")[3] for path in run.glob("wandb/offline-run-*")}
     assert len(ids) == 1
     assert losses(rows(run)) == losses(rows(alone))
     assert all((weights(run)[name] == value).all() for name, value in weights(alone).items())

@@ -110,7 +110,8 @@ def test_a_killed_sweep_goes_on_where_it_was(sweep, status, on_update, rows):
         if number == 4:  # the second update of job 1
             os.kill(os.getpid(), signal.SIGKILL)
 
-    words = ("seed=1,2,3", "device=cpu", "save_freq=1", "wandb=offline", "output_dir=s")
+    # Not in the background: the kill would come before the first checkpoint is whole.
+    words = ("seed=1,2,3", "device=cpu", "save_freq=1", "checkpoint.background=false", "wandb=offline", "output_dir=s")
     on_update(dies)
     if (child := os.fork()) == 0:
         try:

@@ -28,9 +28,9 @@ chosen:
 demo: $(READY) ## record, train and evaluate a policy in a simulator, from nothing (about 3 minutes on two cores); ARGS="steps=100"
 	@'$(PY)' -m lerobot.train experiment=demo $(ARGS)
 
-demo-sweep: $(READY) ## the demo in full precision and in bfloat16, shortened, with a table of the jobs (about 2 minutes)
-	@'$(PY)' -m lerobot.train --multirun experiment=demo precision=no,bf16 steps=600 env_eval_freq=0 eval.n_episodes=20 \
-		eval.baselines=[] eval.videos=0 $(ARGS)
+demo-sweep: $(READY) ## the demo in full precision and in bfloat16 with two seeds each, shortened, with its report (about 4 minutes)
+	@'$(PY)' -m lerobot.train --multirun experiment=demo precision=no,bf16 seed=1000,2000 steps=600 env_eval_freq=0 \
+		eval.n_episodes=30 eval.baselines=[] eval.videos=0 $(ARGS)
 
 bench: $(READY) ## an update beside a bare PyTorch loop of the same policy, as ratios
 	@'$(PY)' scripts/bench.py

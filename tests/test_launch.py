@@ -89,6 +89,7 @@ def test_jobs_side_by_side_have_a_card_each_and_a_whole_wandb_run_each(sweep, mo
     assert len({run_ids(job)[0] for job in jobs}) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_job_costs_no_other(sweep):
     """HYD-05, HYD-06: in a process of its own nothing of a job is left to the next; without joblib's own end of all."""
 
@@ -112,6 +113,7 @@ def test_a_killed_job_costs_no_other(sweep):
     assert said[0]["error"] == "killed by SIGKILL"
 
 
+@pytest.mark.slow
 def test_submitit_brings_a_preempted_job_back_into_its_folder(sweep):
     """HYD-16, for real with submitit's local executor; SLURM sends the same signal."""
 

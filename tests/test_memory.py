@@ -182,6 +182,7 @@ def test_running_out_of_memory_is_one_sentence_and_the_checkpoint_stays(monkeypa
     assert (run / "checkpoints" / "last").resolve().name == "000004"
 
 
+@pytest.mark.slow
 def test_a_job_that_ran_out_leaves_its_memory_to_the_next_one_of_the_sweep(monkeypatch):
     import gc
     import weakref

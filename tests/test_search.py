@@ -78,6 +78,7 @@ def states(study):
     return [trial.state.name for trial in study.trials]
 
 
+@pytest.mark.slow
 def test_a_search_continues_with_other_points_in_other_folders(search, capfd):
     words = ["policy.optimizer_lr=tag(log,interval(1e-5,1e-2))", "precision=no,bf16"]
     status, study = search(*words, n_trials=2)
@@ -98,6 +99,7 @@ def test_a_search_continues_with_other_points_in_other_folders(search, capfd):
     assert f"best of 4: job {study.best_trial.number} with train/loss=" in "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 def test_failures_refusals_and_nan_are_failed_trials_and_end_nothing(search):
     def curve(config):
         number = int(Path(config.output_dir).name.partition("_")[0])
@@ -148,6 +150,7 @@ def test_a_real_run_heeds_a_request_to_stop_with_a_checkpoint(train, monkeypatch
     assert (run / "checkpoints" / "000003").is_dir()
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_search_and_a_killed_one_leaves_no_trial_running(search):
     import signal
 

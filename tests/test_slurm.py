@@ -96,6 +96,7 @@ class Cluster:
         ({"SLURM_JOB_ID": "4713", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "2"}, "4711_2", 1),
     ],
 )
+@pytest.mark.slow
 def test_preemptions_leave_one_run_like_an_uninterrupted_one(tmp_path, train, rows, variables, number, preemptions):
     """HYD-16, LOG-04: preempted jobs started from zero, in a new folder and a new wandb run."""
     words = [word for word in TINY if not word.startswith(("steps=", "wandb="))]

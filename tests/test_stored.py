@@ -112,6 +112,7 @@ def test_what_is_typed_of_the_scaler_wins_and_the_rest_stays(trained, on, fp16_o
     assert not lerobot.compose("train", [f"resume={run}"]).reset_scale  # what was typed once is not typed for ever
 
 
+@pytest.mark.slow
 def test_the_line_of_the_first_start_resets_no_scale_where_it_is_typed_again(train, fp16_on_cpu, rows):
     """A cluster types it at every start; another number in it does reset."""
     line = ["device=auto", "precision=fp16", *LOW]

@@ -84,6 +84,7 @@ def test_a_sweep_may_stop_at_the_first_failure(sweep, on_update, capfd):
     assert capfd.readouterr().err.count("not run") == 2
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_sweep_and_says_how_to_go_on(sweep, status, on_update, rows, capfd):
     """HYD-16: the job at hand writes its checkpoint, nothing else begins."""
     on_update(lambda _, number: number == 1 and signal.raise_signal(signal.SIGINT))
@@ -235,6 +236,7 @@ def test_the_peak_of_memory_is_that_of_the_job(sweep, on_update, rows):
     assert first - second > 0.3
 
 
+@pytest.mark.slow
 def test_each_job_is_a_wandb_run_of_its_own_in_one_group(sweep, on_update, monkeypatch):
     """LOG-01: a second job went on in the first one's run. LOG-10: groups, names and tags were not organised."""
     from lerobot.tracking import wandb as charts

@@ -2,7 +2,8 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -129,18 +130,37 @@ class VideoEncoder:
             if self.num_frames == 0:
                 self.stream.height, self.stream.width = pixels.shape[:2]
             frame = VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            self._mux(self.stream.encode(frame))
+            with _same_priority():
+                self._mux(self.stream.encode(frame))
             self.num_frames += 1
 
     def close(self) -> None:
         """Write what the encoder still holds, and the index of the file."""
         if self.num_frames:
-            self._mux(self.stream.encode(None))
+            with _same_priority():
+                self._mux(self.stream.encode(None))
         self.container.close()
 
     def _mux(self, packets: list[av.Packet]) -> None:
         self.num_bytes += sum(packet.size for packet in packets)
         self.container.mux(packets)
+
+
+@contextmanager
+def _same_priority() -> Iterator[None]:
+    """Keep the thread an ordinary one: SVT-AV1 makes it a real-time one where it may (root, as in a container).
+
+    Whatever the process started afterwards would be one too, and nothing else would get the processor beside it.
+    """
+    if not hasattr(os, "sched_getscheduler"):
+        yield
+        return
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != before[0]:
+            os.sched_setscheduler(0, *before)
 
 
 def write_video(path: Path, frames: Iterable[np.ndarray], fps: float, codec: Codec = PLAYER_CODEC) -> None:

@@ -7,7 +7,7 @@ import av
 import numpy as np
 import pytest
 
-from lerobot.data.video import Codec, DecoderCache, VideoDecoder, write_video
+from lerobot.data.video import Codec, DecoderCache, VideoDecoder, VideoEncoder, dataset_codec, write_video
 
 FPS = 25
 LONG_GROUPS = Codec("libx264", {"g": "40", "bf": "3", "crf": "12", "preset": "veryfast"})
@@ -96,3 +96,15 @@ def test_an_evaluation_video_is_one_that_every_browser_plays(tmp_path):
         assert [number(frame.to_ndarray(format="rgb24")) for frame in container.decode(stream)] == list(range(10))
     head = (tmp_path / "episode.mp4").read_bytes()
     assert head.index(b"moov") < head.index(b"mdat")  # it plays before it is loaded whole
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="the system has no such call")
+def test_an_encoder_leaves_the_process_its_priority(tmp_path):
+    """SVT-AV1 made it a real-time one for root: wandb's process, started later, took the whole machine."""
+    before = os.sched_getscheduler(0)
+
+    with VideoEncoder(tmp_path / "a.mp4", 10, dataset_codec()) as encoder:
+        encoder.add(np.zeros((3, 96, 96, 3), np.uint8))
+        assert os.sched_getscheduler(0) == before
+
+    assert os.sched_getscheduler(0) == before

@@ -170,7 +170,17 @@ def _is_refusal(error: Exception) -> bool:
     return own or "in defaults" in str(error) or "Config group override" in str(error)
 
 
+def _refuse_ranks() -> None:
+    """Stop before each of several processes makes a folder of its own; `open_stack` refuses them from Python too."""
+    if (size := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
+        raise ConfigError(
+            f"WORLD_SIZE={size} asks for several processes, this version trains in one: start it without torchrun or "
+            "`accelerate launch`"
+        )
+
+
 def _run(command: str, work: Callable[[Any], str]) -> int:
+    _refuse_ranks()
     line = _read(command, sys.argv[1:])
     ended: list[str] = []
     errors: list[Exception] = []

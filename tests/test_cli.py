@@ -283,3 +283,31 @@ def test_the_words_of_a_wandb_sweep_mean_what_they_say(dashes):
     assert (config.optimizer.lr, config.eval.use_async_envs, config.scheduler.type) == (1e-5, True, "cosine")
     assert (config.env, config.num_workers) == (None, None)
     assert config.rename_map == {"observation.state": "observation.environment_state"}
+
+
+def test_ranks_of_a_launcher_are_refused_before_any_makes_a_folder(tmp_path):
+    """HYD-14: every rank composed its own config and made its own output folder."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "lerobot.train",
+            f"dataset.root={Path(__file__).parent / 'data/metaworld_push_state'}",
+            "device=cpu",
+        ],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "WORLD_SIZE": "2",
+            "RANK": "1",
+            "LOCAL_RANK": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: WORLD_SIZE=2 asks for several processes")
+    assert list(tmp_path.iterdir()) == []

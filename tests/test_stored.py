@@ -295,8 +295,8 @@ def test_a_run_that_saved_nothing_is_repeated_too(typed, rows):
 def test_a_job_of_a_sweep_goes_on_and_is_repeated_with_nothing_else_typed(typed, tmp_path, rows):
     """HYD-18: Hydra's own settings were lost, so outputs landed elsewhere."""
     own = "hydra.job_logging.root.level=WARNING"
-    typed("-m", *TINY, "seed=1,2", "steps=2", own, "output_dir=sweep", "hydra.sweep.subdir=${hydra.job.num}")
-    job = tmp_path / "sweep" / "1"
+    typed("-m", *TINY, "seed=1,2", "steps=2", own, "output_dir=sweep")
+    job = tmp_path / "sweep" / "1_seed2"
     stored = config_of(job)
     assert stored["seed"] == 2
     typed(f"resume={job}", "steps=3")

@@ -233,7 +233,7 @@ def test_running_out_in_an_evaluation_names_the_keys_of_evaluations(train, monke
     monkeypatch.setattr(ACTPolicy, "predict_action_chunk", predict)
     env = ["env=metaworld", "env.task=push-v3", "env.episode_length=5", "eval.n_episodes=2", "eval.videos=0"]
     with pytest.raises(RunError) as error:
-        train(*env, "steps=1")
+        train("checkpoint.background=false", *env, "steps=1")
 
     said = str(error.value)
     assert "in an evaluation" in said

@@ -65,6 +65,9 @@ def current(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     absent: list[str] = []
     kept = _fit({key: value for key, value in stored.items() if key != VERSION_KEY}, TrainConfig, "", unknown, absent)
     absent = [key for key in absent if key not in NOT_STORED]
+    for group in ("dataset", "optimizer", "scheduler"):
+        if not isinstance(kept.get(group), dict):
+            raise ConfigError(f"{file} has no {group}: give the config of another checkpoint, or of the run's .hydra")
     if unknown:
         said.append(f"unknown keys have no effect: {', '.join(unknown)}")
     if absent:

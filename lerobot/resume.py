@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lerobot.accelerator.stack import Stack
-from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, WEIGHTS_FILE
+from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, missing_files, step_of
 from lerobot.checkpoint.training_state import Progress, load_checkpoint
 from lerobot.config import TrainConfig
 from lerobot.migrate import read_run
@@ -48,8 +48,9 @@ def _scaler_sentence(before: str, now: str, scale: float, *, reset: bool) -> str
 def _say_where(config: TrainConfig, resumed: Path, step: int, stored: dict[str, Any]) -> None:
     """Say where the run goes on, what was passed over, and in which settings it differs from the part before."""
     log.info("going on after step %d from %s", step, resumed)
-    newer = [other for other in resumed.parent.glob("*") if other.name.isdigit() and int(other.name) > step]
-    if torn := [other.name for other in newer if not (other / PRETRAINED_FOLDER / WEIGHTS_FILE).is_file()]:
-        log.warning("%s: not whole, passed over", ", ".join(sorted(torn)))
+    for other in sorted(resumed.parent.glob("*")):
+        at = step_of(other)
+        if at is not None and at > step and (lacks := missing_files(other / PRETRAINED_FOLDER)):
+            log.warning("checkpoint %s lacks %s: passed over", other.name, ", ".join(lacks))
     for key, (old, new) in changes(stored, config).items():
         log.info("changed on resume: %s=%s, was %s", key, new, old)

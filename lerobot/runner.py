@@ -148,7 +148,7 @@ class Training:
     def evaluate(self, step: int) -> None:
         """See `loop.Training`."""
         started, deadline = time.perf_counter(), self.stop.deadline
-        if deadline.leaves_out_evaluation(is_last=step == self.config.steps):
+        if deadline.puts_off_evaluation():
             return
         with explained(self.stack, Held(self.config, self.run_dir, self.policy), evaluating=True):
             stop = deadline.watching(self.stop)
@@ -243,6 +243,8 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, unti
         try:
             if missed:
                 training.evaluate(training.step)
+                if stop():  # cut short again: still owed, and an update more would leave it behind
+                    return training.step
             if (missed or training.step < config.steps) and loop.run(training, config):
                 training.evaluator.finish(training.policy, training.step, training.tracker, stop)
         finally:

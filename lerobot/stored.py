@@ -6,6 +6,7 @@ policy config in place of `conf/policy/<type>.yaml`. What is typed then applies 
 
 import dataclasses
 import logging
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,8 @@ def _go_on(step_folder: Path, line: Line) -> None:
     asked = line.take("output_dir") or line.take("hydra.run.dir")
     if asked is not None and Path(unquote(asked)).resolve() != run.resolve():
         raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
+    if not line.only_looks and not os.access(run, os.W_OK):
+        raise ConfigError(f"{run} cannot be written to: copy the run to where it can be, and resume it there")
     if (rate := line.get("policy.optimizer_lr")) is not None and line.get("optimizer.lr") is None:
         line.put("optimizer.lr", rate)  # the stored one is a number, not the policy's preset
     line.put("hydra.run.dir", grammar(str(run)))

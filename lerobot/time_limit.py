@@ -71,16 +71,15 @@ class Deadline:
             log.warning("time_limit=%s: stopping, %.0f s before it is over", self.limit, self._left_s())
         return self._has_come
 
-    def leaves_out_evaluation(self, is_last: bool) -> bool:
-        """Whether an evaluation as long as the longest so far would not fit; after the last update, the run ends so."""
+    def puts_off_evaluation(self) -> bool:
+        """Whether an evaluation as long as the longest so far would not fit: the next part of the run begins with it."""
         needs = self._longest.get("evaluation", 0.0)
         fits = not self._has_come and self._left_s() >= needs + self._episodes_s() + self._reserve_s()
         if not fits:
-            self._has_come |= is_last
+            self._has_come = True
             before = f", which took {needs:.0f} s before," if needs else ""
             log.warning(
-                "time_limit=%s: %.0f s are left and the evaluation%s is left out, "
-                "`lerobot-eval policy.path=<run>` makes up for it",
+                "time_limit=%s: %.0f s are left and the evaluation%s is left to the next job, which begins with it",
                 self.limit, self._left_s(), before,
             )  # fmt: skip
         return not fits

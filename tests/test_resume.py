@@ -168,6 +168,26 @@ def test_a_stop_in_an_evaluation_leaves_it_to_the_resumed_run(train, rows, monke
     assert "cut short and not recorded" in caplog.text
 
 
+def test_an_evaluation_that_is_stopped_again_while_it_is_made_up_for_is_still_owed(train, rows, monkeypatch):
+    """HYD-16: two preemptions in a row lost it for good, and the run went on by an update for each."""
+    real, calls = lerobot.evaluation.roll, []
+
+    def roll(policy, config, folder, autocast, stop):
+        calls.append(1)
+        if len(calls) <= 2:
+            signal.raise_signal(signal.SIGTERM)
+        return real(policy, config, folder, autocast, stop)
+
+    monkeypatch.setattr("lerobot.evaluation.roll", roll)
+    run = train(*EVALUATED[:-1], "env_eval_freq=3", "steps=4")
+    lerobot.run(lerobot.compose("train", [f"resume={run}"]))
+
+    assert json.loads((run / "status.json").read_text())["state"] == "stopped"
+    assert (run / "checkpoints" / "last").resolve().name == "000003"
+    lerobot.run(lerobot.compose("train", [f"resume={run}"]))
+    assert [row["step"] for row in rows(run) if "eval/success_rate" in row] == [3, 4]
+
+
 def test_a_user_can_prove_it_for_a_config_on_a_machine(tmp_path, caplog):
     caplog.set_level("INFO")
     run = lerobot.run(lerobot.compose("train", [*TINY, "debug=resume_check", "output_dir=run"]))

@@ -255,6 +255,18 @@ def test_a_version_that_is_no_number_is_refused(trained):
         lerobot.compose("train", [f"resume={run}"])
 
 
+@pytest.mark.parametrize("group", ["dataset", "optimizer", "scheduler"])
+def test_a_config_without_a_part_that_a_run_cannot_do_without_is_refused_by_name(trained, group):
+    """CKPT-10: it ended in a traceback about None."""
+    run = trained("run", "steps=2")
+    file = run / "checkpoints" / "000002" / "pretrained_model" / "train_config.json"
+    stored = json.loads(file.read_text())
+    del stored[group]
+    file.write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match=f"has no {group}: "):
+        lerobot.compose("train", [f"resume={run}"])
+
+
 def test_a_checkpoint_holds_lerobots_fields_only(trained):
     run = trained("run", "steps=2")
     stored = json.loads((run / "checkpoints" / "last" / "pretrained_model" / "config.json").read_text())

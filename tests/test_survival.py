@@ -270,6 +270,30 @@ def test_a_run_goes_on_with_its_own_data_alone_wherever_that_is_now(train, tmp_p
         lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3", f"dataset.root={other}"]))
 
 
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors", "policy_preprocessor.json"])
+def test_a_checkpoint_that_is_passed_over_is_named_with_what_it_lacks(train, caplog, lost):
+    """CKPT-12: the run went on from an older one without a word."""
+    run = train("steps=4", "save_freq=2")
+    (run / "checkpoints" / "000004" / "pretrained_model" / lost).unlink()
+    caplog.set_level("INFO")
+
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=5"]))
+
+    assert "going on after step 2" in caplog.text
+    assert f"checkpoint 000004 lacks {lost}: passed over" in caplog.text
+
+
+def test_a_run_in_a_folder_that_cannot_be_written_is_refused_before_anything_is_opened(train, monkeypatch):
+    run = train("steps=1")
+    real = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != run and real(path, mode)
+    )  # as root may write all
+
+    with pytest.raises(lerobot.errors.ConfigError, match="cannot be written to"):
+        lerobot.compose("train", [f"resume={run}", "steps=2"])
+
+
 def test_resume_auto_never_starts_over_beside_checkpoints(train, rows, caplog):
     """A lost link is no reason to train over what it pointed to."""
     run = train("steps=2")

@@ -102,7 +102,7 @@ def test_without_a_limit_it_never_comes(clock):
     clock.now = 1e12
 
     assert not deadline.has_come()
-    assert not deadline.leaves_out_evaluation(is_last=True)
+    assert not deadline.puts_off_evaluation()
 
 
 def test_the_process_is_older_than_its_first_import():
@@ -163,8 +163,8 @@ def test_an_evaluation_that_will_not_fit_is_not_begun(train, ten_seconds_an_upda
 
     # 20 s and 100 s, twice: 135 s are left to the third, which needs 100, 20 for a slow batch and 50 for what follows.
     assert evaluator.rolled == [(2, 10), (4, 10)]
-    assert "135 s are left and the evaluation, which took 100 s before, is left out" in caplog.text
-    assert status(run)["state"] == "stopped"
+    assert "135 s are left and the evaluation, which took 100 s before, is left to the next job" in caplog.text
+    assert (status(run)["state"], status(run)["step"]) == ("stopped", 6)  # with the evaluation of 6 still to come
 
 
 def test_an_evaluation_that_takes_too_long_is_interrupted_between_episodes(train, ten_seconds_an_update, episodes):

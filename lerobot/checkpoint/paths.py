@@ -52,7 +52,7 @@ def find_pretrained(path: str | Path) -> Path:
     folder = folder.parent if folder.name == ".hydra" else folder
     steps = [*_newest_first(folder), *_newest_first(folder / CHECKPOINTS_FOLDER)]
     for place in (folder, *(step / PRETRAINED_FOLDER for step in (folder, *steps))):
-        if not _missing(place):
+        if not missing_files(place):
             return place.resolve()
     raise ConfigError(_complaint(folder))
 
@@ -71,7 +71,7 @@ def step_of(folder: Path) -> int | None:
 
 def is_whole(step_folder: Path) -> bool:
     """Whether a policy can be loaded from `step_folder`."""
-    return not _missing(step_folder / PRETRAINED_FOLDER)
+    return not missing_files(step_folder / PRETRAINED_FOLDER)
 
 
 def follow(path: Path) -> Path:
@@ -160,7 +160,8 @@ def _newest_first(folder: Path) -> list[Path]:
     return [follow(folder / LAST), *(entry for *_, entry in sorted(numbered, reverse=True))]
 
 
-def _missing(place: Path) -> list[str]:
+def missing_files(place: Path) -> list[str]:
+    """Which of the files that make a policy are not in the folder `place`."""
     missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE) if not (place / name).is_file()]
     is_old = missing == [PREPROCESSOR_FILE] and old_format.holds_statistics(place / WEIGHTS_FILE)
     return [] if is_old else missing
@@ -171,20 +172,21 @@ def _complaint(folder: Path) -> str:
     if runs:
         return f"{folder} holds runs: give one of {', '.join(runs)}"
     places = [folder, folder / PRETRAINED_FOLDER, *folder.glob(f"{CHECKPOINTS_FOLDER}/*/{PRETRAINED_FOLDER}")]
-    halves = [place for place in places if 0 < len(_missing(place)) < 3]
-    if halves and _missing(halves[-1]) == [PREPROCESSOR_FILE]:
+    halves = [place for place in places if 0 < len(missing_files(place)) < 3]
+    if halves and missing_files(halves[-1]) == [PREPROCESSOR_FILE]:
         return (
             f"{halves[-1]} lacks {PREPROCESSOR_FILE}, and its weights hold no statistics either, as they do before "
             "LeRobot 0.4: give a checkpoint that was saved with them"
         )
     pickles = [entry.name for place in halves for entry in place.iterdir() if entry.suffix in _PICKLES]
-    if halves and pickles and WEIGHTS_FILE in _missing(halves[-1]):
+    if halves and pickles and WEIGHTS_FILE in missing_files(halves[-1]):
         return (
             f"{halves[-1]} has its weights as {pickles[0]}, which can run any program and is never opened: "
             f"give a checkpoint that has them as {WEIGHTS_FILE}"
         )
     if halves:
-        return f"{halves[-1]} lacks {' and '.join(_missing(halves[-1]))}: give a checkpoint that was written to its end"
+        lacks = " and ".join(missing_files(halves[-1]))
+        return f"{halves[-1]} lacks {lacks}: give a checkpoint that was written to its end"
     return (
         f"{folder} has no checkpoint (no {CHECKPOINTS_FOLDER}/, {PRETRAINED_FOLDER}/ or {CONFIG_FILE} with "
         f"{WEIGHTS_FILE}): give a run that has saved one"

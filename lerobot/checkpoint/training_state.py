@@ -123,18 +123,6 @@ def write_checkpoint(run_dir: Path, snapshot: Snapshot) -> Path:
     return final
 
 
-def save_checkpoint(
-    run_dir: Path,
-    progress: Progress,
-    policy: Policy,
-    optimizer: Optimizer,
-    scaler: torch.amp.GradScaler | None,
-    config: dict[str, Any],
-) -> Path:
-    """`write_checkpoint` of this moment, at once."""
-    return write_checkpoint(run_dir, take_snapshot(progress, policy, optimizer, scaler, config))
-
-
 def load_checkpoint(
     step_folder: Path, optimizer: Optimizer, scaler: torch.amp.GradScaler | None, settings: GradScalerConfig
 ) -> tuple[Progress, str]:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from lerobot.accelerator.config import GradScalerConfig
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.checkpoint.rng import restore_rng
-from lerobot.checkpoint.training_state import Progress, load_checkpoint, save_checkpoint
+from lerobot.checkpoint.training_state import Progress, load_checkpoint, take_snapshot, write_checkpoint
 from lerobot.errors import ConfigError
 
 PEER = Path(__file__).parents[1] / "data/peer_checkpoints/act_state"
@@ -21,6 +21,11 @@ OPTIMIZER = "training_state/optimizer_state.safetensors"
 @pytest.fixture(scope="module")
 def policy():
     return load_policy(PEER / "pretrained_model")
+
+
+def save_checkpoint(run_dir, *parts):
+    """A checkpoint of this moment, at once."""
+    return write_checkpoint(run_dir, take_snapshot(*parts))
 
 
 def adam(policy):

@@ -8,7 +8,7 @@ from filelock import FileLock, Timeout
 
 from lerobot.checkpoint.paths import has_checkpoints
 from lerobot.errors import ConfigError
-from lerobot.status import STATUS_FILE
+from lerobot.status import STATUS_FILE, SWEEP_FILE
 
 LOCK_FILE = ".lock"
 
@@ -19,6 +19,10 @@ class OccupiedError(ConfigError):
 
 def refuse_occupied(folder: Path) -> None:
     """Refuse a folder that holds a run already, or checkpoints of any."""
+    if (folder / SWEEP_FILE).exists():
+        raise OccupiedError(
+            f"{folder} holds a sweep: type -m sweep.resume={folder} to go on with it, or another output_dir"
+        )
     saved = has_checkpoints(folder)
     if saved or (folder / STATUS_FILE).exists():
         go_on = f"resume={folder}" if saved else f"resume=auto output_dir={folder}"

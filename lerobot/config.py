@@ -240,7 +240,7 @@ def to_plain(run: Any) -> dict[str, Any]:
 
 def _open(name: str, node: dict[str, Any] | None) -> Any:
     """The dataclass that `node["_target_"]` names, type-checked against its own fields."""
-    if node is None:
+    if node is None or (name == "env" and "_target_" not in node):  # below a null, other files' values are left
         return None
     target = hydra.utils.get_class(node.pop("_target_"))
     if not issubclass(target, OPEN_GROUPS[name]):

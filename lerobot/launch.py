@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from lerobot.accelerator.slots import Pool, find_pool, waited_slot, wants_card
 from lerobot.errors import ConfigError
 from lerobot.status import read_status, write_status
+from lerobot.sweep.table import NOT_RUN
 
 STOPPING_FILE = ".stopping"
 """In a sweep's folder: the signal that ends it, for the processes that wait on its jobs."""
@@ -40,6 +41,8 @@ class Job:
     sweep: Path
     pool: Pool = field(default_factory=Pool)
     apart: bool = True
+    launcher: int = field(default_factory=os.getpid)
+    """The process that started the sweep; with one job at a time joblib runs it there."""
     requeues: bool = False
     """Whether the launcher listens for SIGUSR2, ahead of the time limit, and then brings the job back."""
 
@@ -48,6 +51,7 @@ class Job:
         folder = Path(HydraConfig.get().runtime.output_dir)
         with waited_slot(self.pool, _device(cfg), self._is_stopping) as environment:
             if environment is None or self._is_stopping():
+                write_status(folder, state=NOT_RUN, error="the sweep was stopped before its turn")
                 return
             if self.apart:
                 self._run_apart(cfg, environment, folder)
@@ -66,7 +70,8 @@ class Job:
 
         whole = cloudpickle.dumps((self.task, cfg, Singleton.get_state()))
         parent = os.getppid()
-        with _deaf(), subprocess.Popen(
+        ears = nullcontext() if os.getpid() == self.launcher else _deaf()
+        with ears, subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, env=environment, start_new_session=True
         ) as child:  # fmt: skip
             assert child.stdin is not None

@@ -25,6 +25,8 @@ from lerobot.errors import ConfigError
 from lerobot.ranges import COUNT, COUNT_OR_NONE, POSITIVE, check_ranges
 from lerobot.signals import STOP_FILE
 from lerobot.status import read_status, write_status
+from lerobot.sweep.config import SweepConfig
+from lerobot.sweep.jobs import is_about_the_sweep
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
 if TYPE_CHECKING:
@@ -95,11 +97,14 @@ def search(settings: Settings, arguments: Sequence[str], sweeper: Sweeper) -> No
     """Run jobs through `sweeper.launcher` until the study has `settings.n_trials` of them."""
     if find_spec("optuna") is None:
         raise ConfigError("hydra/sweeper=optuna needs optuna: `pip install lerobot-runner[search]`")
-    folder = Path(sweeper.config.hydra.sweep.dir)  # type: ignore[union-attr]
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(sweeper.config, folder / "multirun.yaml")
+    config: Any = sweeper.config
     space = read_space(settings, arguments, OverridesParser.create(sweeper.hydra_context.config_loader))  # type: ignore[union-attr]
+    _refuse_unsearchable(settings, space, config)
+    folder = Path(config.hydra.sweep.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, folder / "multirun.yaml")
     with _opened(settings, folder) as study:
+        _refuse_other_words(settings, space, study)
         while (left := settings.n_trials - len(study.trials)) > 0:
             trials = [study.ask(space.searched) for _ in range(min(left, settings.n_jobs))]
             jobs = [space.overrides(trial) for trial in trials]
@@ -184,6 +189,35 @@ def _opened(settings: Settings, folder: Path) -> Iterator["Study"]:
         yield study
     finally:
         lock.release()
+
+
+def _refuse_unsearchable(settings: Settings, space: Space, config: Any) -> None:
+    """Refuse what a search does not do, and a metric that no job can log."""
+    plain = SweepConfig()
+    for name in ("dry_run", "estimate", "mode", "on_error"):
+        if (value := config.sweep[name]) != getattr(plain, name):
+            raise ConfigError(f"sweep.{name}={str(value).lower()} is of a grid, and this is a search: leave it out")
+    if settings.metric.startswith("eval/") and config.env is None and "env" not in space.searched:
+        raise ConfigError(
+            f"{WHERE}.metric={settings.metric} needs a simulator: add env=metaworld, or type {WHERE}.metric=train/loss "
+            f"{WHERE}.direction=minimize"
+        )
+
+
+def _refuse_other_words(settings: Settings, space: Space, study: "Study") -> None:
+    """A study goes on with the line that began it: trials of two lines compare nothing."""
+    fixed = [word for word in space.fixed if not is_about_the_sweep(word)]
+    here = {key: str(found) for key, found in space.searched.items()}
+    here |= {key: value for key, _, value in (word.partition("=") for word in fixed)}
+    there = study.user_attrs.get("words")
+    if there is None:
+        study.set_user_attr("words", here)
+    elif odd := sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key)):
+        told = ", ".join(f"{key}={here.get(key)} (there: {there.get(key)})" for key in odd[:3])
+        raise ConfigError(
+            f"{settings.storage} holds a search with other words, {told}: type them as before, or another "
+            f"{WHERE}.study_name and folder"
+        )
 
 
 def _refuse_other_direction(settings: Settings, study: "Study") -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from lerobot.errors import ConfigError
 
 STATUS_FILE = "status.json"
+SWEEP_FILE = "sweep.json"
+"""In the folder of a sweep, which is no run's."""
 
 
 def now() -> str:

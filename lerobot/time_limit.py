@@ -72,7 +72,7 @@ class Deadline:
         return self._has_come
 
     def puts_off_evaluation(self) -> bool:
-        """Whether an evaluation as long as the longest so far would not fit: the next part of the run begins with it."""
+        """Whether an evaluation as long as the longest so far would not fit: the run's next part begins with it."""
         needs = self._longest.get("evaluation", 0.0)
         fits = not self._has_come and self._left_s() >= needs + self._episodes_s() + self._reserve_s()
         if not fits:

@@ -97,7 +97,7 @@ def test_a_scaler_setting_that_makes_no_sense_is_refused_by_name(override):
 def hydra_node(words):
     """Hydra's own settings on a line."""
     with _composing("train"):
-        line = _read("train", words)
+        line = _read("train", ["-m", *words])
         name = _prepare("train", line)
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             return hydra.compose(name, line.overrides(), return_hydra_config=True).hydra

@@ -27,7 +27,7 @@ def sweep(tmp_path, monkeypatch):
 
     def run(work, *words):
         base = [word for word in TINY if not word.startswith(("device=", "wandb="))]
-        monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *base, "hydra.sweep.dir=sweep", *words])
+        monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *base, f"hydra.sweep.dir={tmp_path / 'sweep'}", *words])
         with pytest.raises(SystemExit) as left:
             main("train", work)
         jobs = sorted(path for path in Path("sweep").glob("[0-9]*"))
@@ -157,3 +157,43 @@ def test_as_many_jobs_as_slots_run_at_once_unless_typed():
     assert launch.side_by_side(None, Pool("cuda", ("0", "1"), 2)) == 4
     assert launch.side_by_side(3, Pool("cuda", ("0", "1"))) == 3
     assert 1 <= launch.side_by_side(None, Pool()) <= launch.MOST_JOBS
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_signal_to_the_command_stops_what_runs_and_begins_no_other(sweep, n_jobs):
+    """With one job at a time joblib runs it in the command's own process, and the signal was lost."""
+
+    def work(config):
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        from lerobot.signals import stop_on_signals
+        from lerobot.status import running
+
+        with running(Path(config.output_dir)) as final, stop_on_signals() as stop:
+            if config.seed == 1:
+                os.kill(int(config.job_name), signal.SIGTERM)
+            until = time.monotonic() + 20
+            while not stop() and time.monotonic() < until:
+                time.sleep(0.05)
+            final.state = "stopped" if stop() else "done"
+        return final.state
+
+    words = ("hydra/launcher=joblib", f"hydra.launcher.n_jobs={n_jobs}", "seed=1,2,3,4", "device=cpu")
+    status, jobs, _ = sweep(work, *words, f"job_name='{os.getpid()}'")
+
+    said = [json.loads((job / "status.json").read_text())["state"] for job in jobs]
+    assert status == 75
+    assert said[0] == "stopped"
+    assert set(said[n_jobs:]) <= {"not run"}
+    assert "done" not in said
+
+
+def test_slurm_without_slurm_is_refused_in_a_sentence(sweep, monkeypatch, capfd):
+    monkeypatch.setenv("PATH", "")
+    status, jobs, _ = sweep(lambda _: pytest.fail("a job ran"), "hydra/launcher=slurm", "seed=1,2", "device=cpu")
+
+    assert (status, jobs) == (2, [])
+    assert "error: hydra/launcher=slurm needs SLURM" in capfd.readouterr().err

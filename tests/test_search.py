@@ -232,3 +232,31 @@ def test_listing_the_plugins_imports_none_of_the_heavy_ones():
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
     assert said.stdout == "[] True\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sweep.dry_run=true"], "sweep.dry_run=true is of a grid"),
+        (["sweep.mode=zip"], "sweep.mode=zip is of a grid"),
+        (["sweep.on_error=stop"], "sweep.on_error=stop is of a grid"),
+        (["hydra.sweeper.metric=eval/success_rate"], "needs a simulator: add env=metaworld"),
+    ],
+)
+def test_what_a_search_does_not_do_is_refused_before_anything_runs(search, capfd, words, says):
+    """A dry run trained."""
+    settings = {"metric": None} if "metric" in words[0] else {}
+    status, study = search("seed=1,2", *words, work=lambda _: pytest.fail("a job ran"), **settings)
+
+    assert (status, study) == (2, None)
+    assert says in capfd.readouterr().err
+    assert not Path("s").exists()
+
+
+def test_a_study_goes_on_with_the_words_that_began_it(search, capfd):
+    done = job(lambda _: [0.5])
+    assert search("seed=1,2,3", "batch_size=4", work=done, n_trials=2)[0] == 0
+    for words in (["seed=1,2,3", "batch_size=8"], ["seed=1,2", "batch_size=4"]):
+        assert search(*words, work=done, n_trials=3)[0] == 2
+        assert "holds a search with other words" in capfd.readouterr().err
+    assert search("seed=1,2,3", "batch_size=4", work=done, n_trials=3)[0] == 0

@@ -4,6 +4,7 @@ Hydra imports this to list its plugins, so that theirs are imported when one is 
 """
 
 import logging
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -78,6 +79,8 @@ class SlurmLauncher(_Wrapping):
         from lerobot.launch import Job
 
         stock = _stock("hydra_submitit_launcher.submitit_launcher", "SlurmLauncher", "slurm")
+        if shutil.which("srun") is None:
+            raise ConfigError("hydra/launcher=slurm needs SLURM and there is no srun here: type hydra/launcher=joblib")
         job = Job(self.task_function, Path(self.config.hydra.sweep.dir), apart=False, requeues=True)
         return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
 

@@ -20,7 +20,8 @@ def halted(folder: Path, on_error: str) -> str | None:
 
 def go_on(config: Any, folder: Path) -> None:
     """Let a job that was begun before go on: from its newest checkpoint, else anew in its own folder."""
-    if read_status(folder).get("state") in (None, "done"):
+    was_begun = (folder / STATUS_FILE).exists() or paths.has_checkpoints(folder)
+    if not was_begun or read_status(folder).get("state") == "done":
         return
     if not hasattr(config, "resume"):  # an evaluation or a recording begins anew
         (folder / STATUS_FILE).unlink()

@@ -11,9 +11,8 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lerobot.errors import ConfigError
-from lerobot.status import write_json
+from lerobot.status import SWEEP_FILE, write_json
 
-SWEEP_FILE = "sweep.json"
 LONGEST_NAME = 60
 _OF_THE_SWEEP = re.compile(r"[+~]*(sweep\.|hydra[./])")
 """Words that say how a sweep is run, not what its jobs are."""
@@ -80,6 +79,8 @@ def expand(words: Sequence[str], mode: str) -> tuple[list[list[str]], list[str]]
             values[key] = [typed]
         elif override.is_discrete_sweep():
             values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not values[key]:
+                raise ConfigError(f"{typed} holds no value: the end of a range is left out, as in Python")
         else:
             raise ConfigError(f"{typed} has no end of values: type a list or range(...), or a sweeper that searches")
     swept = [key for key, found in values.items() if len(found) > 1]

@@ -1,5 +1,6 @@
 """What became of a sweep: a table of its jobs, and the states that its exit status follows from."""
 
+import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,10 +11,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from lerobot.claim import is_held
-from lerobot.errors import ConfigError
+from lerobot.report.record import Record, read_run
 from lerobot.status import STATUS_FILE, read_status
 from lerobot.sweep.jobs import SWEEP_FILE, read_sweep, spelled
-from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
 COLUMNS = {
     "train/loss": "loss",
@@ -34,8 +34,7 @@ class Outcome:
     state: str
     differs: list[str]
     error: str | None
-    numbers: dict[str, Any]
-    """The newest value of each column."""
+    numbers: dict[str, float]
 
 
 class Ending(Callback):
@@ -90,14 +89,15 @@ def states(folder: Path) -> list[str]:
 def outcomes(folder: Path) -> list[Outcome]:
     """What became of each job of a sweep."""
     folders, sweep = job_folders(folder), read_sweep(folder)
-    words = [list(map(spelled, _overrides(job))) for job in folders]
+    records = [read_run(job, job.name) for job in folders]
+    words = [[spelled(f"{key}={value}") for key, value in record.overrides.items()] for record in records]
     shared = set.intersection(*map(set, words)) if len(words) > 1 else set()
     differs = [[word for word in row if word not in shared] for row in words]
     if sweep is not None:
         differs = [job.differs for job in sweep.jobs]
     return [
-        Outcome(job.name, state := state_of(job), row, _error(job, state), _last(job))
-        for job, row in zip(folders, differs, strict=True)
+        Outcome(job.name, state := state_of(job), row, _error(job, state), _numbers(record))
+        for job, row, record in zip(folders, differs, records, strict=True)
     ]
 
 
@@ -146,15 +146,7 @@ def _by_error(rows: Iterable[Outcome]) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-def _overrides(job: Path) -> list[str]:
-    file = job / ".hydra" / "overrides.yaml"
-    return list(map(str, OmegaConf.load(file))) if file.is_file() else []
-
-
-def _last(job: Path) -> dict[str, Any]:
-    path = job / METRICS_FILE
-    try:
-        rows = read_metrics(path) if path.is_file() else []
-    except ConfigError:  # one garbled file takes no other job's row away
-        rows = []
-    return {key: row[key] for row in rows for key in COLUMNS if key in row}
+def _numbers(record: Record) -> dict[str, float]:
+    """What the report says too: the newest value, of the speed the median."""
+    found = {key: record.last(key) for key in COLUMNS} | {"train/samples_per_s": record.samples_per_s}
+    return {key: value for key, value in found.items() if math.isfinite(value)}

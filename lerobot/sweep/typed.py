@@ -46,6 +46,9 @@ def check(line: Line) -> None:
     words = [(key, value) for _, key, value in line.words if key.startswith("sweep.")]
     if words and not line.is_multirun:
         raise ConfigError(f"{words[0][0]}={words[0][1]} is about a sweep: add -m")
+    for key in ("hydra/launcher", "hydra/sweeper"):
+        if (value := line.get(key)) is not None and not line.is_multirun and not line.only_looks:
+            raise ConfigError(f"{key}={value} is about a sweep: add -m")
     if (name := line.get("hydra.sweep.subdir")) is not None and line.get("hydra/sweeper") is None:
         raise ConfigError(f"hydra.sweep.subdir={name}: a sweep names the folders of its jobs itself, leave it out")
 

@@ -207,3 +207,9 @@ def test_torch_waits_until_a_job_could_run(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "2 False"
+
+
+def test_an_empty_range_is_refused(dry):
+    status, _ = dry("seed=range(0,0)", "device=cpu")
+
+    assert status == 2

@@ -10,8 +10,11 @@ import weakref
 from pathlib import Path
 
 import pytest
+from runs import TINY
 
+import lerobot
 from lerobot.command import exit_status
+from lerobot.errors import ConfigError
 from lerobot.status import write_status
 from lerobot.sweep.table import show, state_of
 
@@ -373,3 +376,34 @@ def test_twenty_jobs_hold_no_more_memory_than_two_and_cost_little_beside_trainin
     assert (left, len(jobs)) == (0, 20)
     assert held[-1] < 1.1 * held[1]
     assert overhead / 20 < 1.5
+
+
+@pytest.mark.parametrize("torn", ["{", None])
+def test_a_job_whose_status_is_lost_goes_on_from_its_checkpoint(sweep, rows, torn):
+    """HYD-04: it was refused at every continuation, as if a stranger's run were in its folder."""
+    _, jobs = sweep("seed=1", "device=cpu", "output_dir=s")
+    (jobs[0] / "status.json").unlink()
+    if torn is not None:
+        (jobs[0] / "status.json").write_text(torn)
+
+    left, jobs = sweep("seed=1", "device=cpu", "output_dir=s")
+
+    assert left == 0
+    assert [row["step"] for row in rows(jobs[0])] == [1, 2]
+
+
+def test_a_run_is_not_put_into_the_folder_of_a_sweep(sweep, tmp_path):
+    """Its report then knew the run alone."""
+    sweep("seed=1", "device=cpu", f"output_dir={tmp_path / 's'}")
+    with pytest.raises(ConfigError, match=r"holds a sweep: type -m sweep\.resume="):
+        lerobot.compose("train", [*TINY, f"output_dir={tmp_path / 's'}"])
+
+
+@pytest.mark.parametrize("word", ["hydra/launcher=joblib", "hydra/sweeper=optuna"])
+def test_how_jobs_are_run_or_found_needs_a_sweep(word):
+    with pytest.raises(ConfigError, match="is about a sweep: add -m"):
+        lerobot.compose("train", [*TINY, word])
+
+
+def test_a_null_env_is_none_although_an_experiment_sets_its_keys():
+    assert lerobot.compose("train", ["experiment=demo", "env=null"]).env is None

@@ -142,7 +142,18 @@ def _word(prefix: str, key: str, value: str, multirun: bool) -> tuple[str, str] 
         return "accelerator.mixed_precision", _elements(value, _precision)
     if key == "env.task" and not multirun and "," in value and not value.startswith("["):
         value = f"[{value}]"
-    if key in ("policy", "env", "optimizer", "scheduler", "experiment", "debug", "tf32", "wandb", "grad_scaler"):
+    if key in (
+        "policy",
+        "env",
+        "optimizer",
+        "scheduler",
+        "experiment",
+        "debug",
+        "tf32",
+        "wandb",
+        "grad_scaler",
+        "parallelism",
+    ):
         value = _elements(value, lambda word: _option(key, word))
     return key, quote(key, "null" if value == "None" else value)
 

@@ -21,11 +21,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lerobot.accelerator.parallel_config import is_rank, rank_of
 from lerobot.claim import OccupiedError, make_folder, refuse_occupied
 from lerobot.cli import Line, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
+from lerobot.leader import follow, leading
 from lerobot.signals import INTERRUPTED, STOPPED
 from lerobot.status import STATUS_FILE, now, read_status, write_status
 from lerobot.stored import check_resumed, rebase, register_schemas
@@ -170,18 +172,25 @@ def _is_refusal(error: Exception) -> bool:
     return own or "in defaults" in str(error) or "Config group override" in str(error)
 
 
-def _refuse_ranks() -> None:
-    """Stop before each of several processes makes a folder of its own; `open_stack` refuses them from Python too."""
-    if (size := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
-        raise ConfigError(
-            f"WORLD_SIZE={size} asks for several processes, this version trains in one: start it without torchrun or "
-            "`accelerate launch`"
-        )
-
-
 def _run(command: str, work: Callable[[Any], str]) -> int:
-    _refuse_ranks()
+    if not is_rank():
+        return _lead(command, work)
+    if command != "train":
+        size = os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"WORLD_SIZE={size} asks for several processes and lerobot-{command} works in one: leave it out"
+        )
+    if rank_of() > 0:
+        return exit_status([follow(work)])
+    with leading() as share:
+        return _lead(command, lambda config: work(share(config)))
+
+
+def _lead(command: str, work: Callable[[Any], str]) -> int:
+    """Compose what the words of this process say, and run it."""
     line = _read(command, sys.argv[1:])
+    if line.is_multirun and is_rank():
+        raise ConfigError("a sweep starts its jobs itself: type parallelism.nproc=<n> with -m, without torchrun")
     ended: list[str] = []
     errors: list[Exception] = []
 

@@ -106,7 +106,6 @@ FLAGS: list[tuple[str, tuple[str, ...], str]] = [
     (r"job(\..*)?", _NULL, "jobs run on this machine, leave it out"),
     (r"sample_weighting(\..*)?", _NULL, "sample weighting is not built, leave it out"),
     (r"trackio(\..*)?", _NULL, "runs are logged to wandb and metrics.jsonl, leave it out"),
-    (r"parallelism(\..*)?", ("auto", "single"), "this version trains in one process, leave it out"),
     (r"eval\.recording(_.*)?", ("false", *_NULL), "recording evaluations is not built, use lerobot-demos"),
     (r"env\.(features|features_map)(\..*)?", _NULL, "a simulator yields what the policy reads, leave it out"),
     (r"env\.disable_env_checker", ("true",), "simulators run without gymnasium's checks, leave it out"),

@@ -14,6 +14,7 @@ import hydra.utils
 from omegaconf import DictConfig, OmegaConf
 
 from lerobot.accelerator.config import AcceleratorConfig
+from lerobot.accelerator.parallel_config import ParallelismConfig
 from lerobot.checkpoint.config import CheckpointConfig
 from lerobot.data.config import DatasetConfig
 from lerobot.envs.config import EnvConfig
@@ -94,6 +95,7 @@ class TrainConfig:
     optimizer: Any = None
     scheduler: Any = None
     accelerator: AcceleratorConfig = field(default_factory=AcceleratorConfig)
+    parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)
     tf32: bool | None = True
     eval: EvalConfig = field(default_factory=EvalConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)

@@ -1,10 +1,13 @@
 """Where numbers stop being finite: the first module with such an output, the parameters with such a gradient."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lerobot.accelerator.shards import gathered
 
 
 def first_nonfinite_module(policy: nn.Module, forward: Callable[[], Any]) -> str:
@@ -33,6 +36,7 @@ def first_nonfinite_module(policy: nn.Module, forward: Callable[[], Any]) -> str
 
 
 def nonfinite_gradients(policy: nn.Module, most: int = 3) -> list[str]:
-    """Names of the first parameters whose gradient is not finite."""
-    bad = (n for n, p in policy.named_parameters() if p.grad is not None and not bool(p.grad.isfinite().all()))
-    return [name for name, _ in zip(bad, range(most), strict=False)]
+    """Names of the first parameters whose gradient is not finite. All ranks have to ask."""
+    grads = ((name, gathered(p.grad)) for name, p in policy.named_parameters() if p.grad is not None)
+    bad = (name for name, grad in grads if not bool(grad.isfinite().all()))
+    return list(islice(bad, most))

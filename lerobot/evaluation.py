@@ -7,14 +7,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from lerobot.accelerator.parallel import ALONE, World
 from lerobot.config import EvalRunConfig, TrainConfig
 from lerobot.data.reader import LeRobotDataset
-from lerobot.envs.result import EvalResult, write_episodes
+from lerobot.envs.result import EvalResult, merged, write_episodes
 from lerobot.envs.rollout import asked_features, evaluate
 from lerobot.policies.base import Policy
 from lerobot.policies.baselines import LinearPolicy, ReplayPolicy
 from lerobot.report.closing import BASELINES_FILE
+from lerobot.schedule import due
 from lerobot.status import write_json
+from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 from lerobot.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
@@ -37,18 +40,19 @@ class Evaluator:
 class SimEvaluator(Evaluator):
     """Rolls policies out in the run's simulator, all from the same starts."""
 
-    def __init__(self, config: TrainConfig, run_dir: Path, demonstrations: LeRobotDataset) -> None:
+    def __init__(self, config: TrainConfig, run_dir: Path, demonstrations: LeRobotDataset, world: World) -> None:
         self.config = config
         self.folder = run_dir / "eval"
         self.demonstrations = demonstrations
+        self.world = world
 
     def evaluate(self, policy: Policy, step: int, tracker: Tracker, autocast: Autocast, stop: Stop) -> None:
         """See `Evaluator`."""
-        result = roll(policy, self.config, self.folder / f"{step:06d}", autocast, stop)
+        result = self._roll(policy, self.config, self.folder / f"{step:06d}", autocast, stop)
         if result.stopped:
             log.info("the evaluation after update %d is cut short and not recorded: resume makes it anew", step)
             return
-        report(result, step, self.folder, tracker)
+        self.world.first(report)(result, step, self.folder, tracker)
 
     def finish(self, policy: Policy, step: int, tracker: Tracker, stop: Stop) -> None:
         """See `Evaluator`."""
@@ -56,17 +60,26 @@ class SimEvaluator(Evaluator):
         rows = {}
         for name in self.config.eval.baselines:
             baseline = BASELINES[name].fit(self.demonstrations).to(policy.device)
-            result = roll(baseline, unseen, None, nullcontext, stop)
+            result = self._roll(baseline, unseen, None, nullcontext, stop)
             if result.stopped:
                 break
             log.info("%s", summary(f"{name} baseline", result))
             rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
         if rows:
             tracker.log(step, {f"eval/{name}_success_rate": row["eval/success_rate"] for name, row in rows.items()})
-            write_json(self.folder / BASELINES_FILE, rows)
+            self.world.first(write_json)(self.folder / BASELINES_FILE, rows)
+
+    def _roll(
+        self, policy: Policy, config: TrainConfig, video_dir: Path | None, autocast: Autocast, stop: Stop
+    ) -> EvalResult:
+        """The episodes of all ranks, each of which rolls out its share."""
+        result = roll(policy, config, video_dir, autocast, stop, self.world)
+        return merged(self.world.gather(result), config.env.tasks)
 
 
-def make_evaluator(config: TrainConfig, policy: Policy, dataset: LeRobotDataset, run_dir: Path) -> Evaluator:
+def make_evaluator(
+    config: TrainConfig, policy: Policy, dataset: LeRobotDataset, run_dir: Path, world: World = ALONE
+) -> Evaluator:
     """The run's evaluator; refuses now what the simulator could not give at the first evaluation."""
     if config.env is None:
         return Evaluator()
@@ -74,13 +87,26 @@ def make_evaluator(config: TrainConfig, policy: Policy, dataset: LeRobotDataset,
     config.env.check(asked_features(policy), policy.outputs, render=wants_videos)
     states = [key for key in dataset.keys if key not in dataset.meta.camera_keys]
     demonstrations = LeRobotDataset(dataset.meta.root, episodes=dataset.episodes, keys=[*states, "frame_index"])
-    return SimEvaluator(config, run_dir, demonstrations)
+    return SimEvaluator(config, run_dir, demonstrations, world)
+
+
+def missed_evaluation(config: TrainConfig, run_dir: Path, step: int) -> bool:
+    """Whether the run stopped between the checkpoint of `step` and the evaluation that was due then."""
+    if config.env is None or step == 0 or not due(step, config.env_eval_freq, last=step == config.steps):
+        return False
+    rows = read_metrics(run_dir / METRICS_FILE)
+    return not any(row["step"] == step and "eval/success_rate" in row for row in rows)
 
 
 def roll(
-    policy: Policy, config: TrainConfig | EvalRunConfig, video_dir: Path | None, autocast: Autocast, stop: Stop
+    policy: Policy,
+    config: TrainConfig | EvalRunConfig,
+    video_dir: Path | None,
+    autocast: Autocast,
+    stop: Stop,
+    world: World = ALONE,
 ) -> EvalResult:
-    """Roll `policy` out as `config.env`, `config.eval` and `config.seed` say."""
+    """Roll `policy` out as `config.env`, `config.eval` and `config.seed` say; of several ranks, this one's share."""
     settings = config.eval
     return evaluate(
         policy,
@@ -93,6 +119,7 @@ def roll(
         video_dir=video_dir,
         autocast=autocast,
         should_stop=stop,
+        share=(world.rank, world.size),
     )
 
 

@@ -42,12 +42,17 @@ class MicroBatches:
                 "too much: batches stay whole", stack.device.word,
             )  # fmt: skip
 
-    def __call__(self, batches: Sequence[Batch]) -> tuple[list[Batch], Counts | None]:
-        """The micro-batches of one update; None with a single one, which is all that its losses are over."""
+    def __call__(self, batches: Sequence[Batch], counts: Counts | None = None) -> tuple[list[Batch], Counts | None]:
+        """The micro-batches of one update; None with a single one, which is all that its losses are over.
+
+        `counts` are given where other ranks have batches of the update too.
+        """
         if self._must_find:
             self._find(batches)
         parts = [part for batch in batches for part in divide(batch, self.size)]
-        return parts, total_counts(self._policy, parts) if len(parts) > 1 else None
+        if counts is None and len(parts) > 1:
+            counts = total_counts(self._policy, parts)
+        return parts, counts
 
     def _find(self, batches: Sequence[Batch]) -> None:
         self._must_find = False

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from lerobot.accelerator.parallel import World
 from lerobot.checkpoint.hub import find_policy
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.config import DemosConfig, TrainConfig
@@ -40,6 +41,8 @@ def find_dataset(config: TrainConfig, should_stop: Callable[[], bool]) -> Path:
     root, demos = config.dataset.folder(), config.demos
     if demos is None:
         return root
+    if root.exists():  # a recording appears whole
+        return _found_or_recorded(config, root, demos, should_stop)
     if config.env is None:
         raise ConfigError("demos records in a simulator and env is none: add env=metaworld")
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -162,15 +165,14 @@ def _outside(stored: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[float
 
 
 def open_batches(
-    config: TrainConfig, dataset: LeRobotDataset, step: int, *, pin_memory: bool
+    config: TrainConfig, dataset: LeRobotDataset, samples: int, *, world: World, pin_memory: bool
 ) -> AbstractContextManager[Iterator[Batch]]:
-    """The micro-batches from the one after update `step` on, without end."""
+    """This rank's micro-batches, without end, after those that held the first `samples` of all ranks."""
     has_camera = bool(set(dataset.keys) & set(dataset.meta.camera_keys))
     workers = WORKERS_WITH_CAMERA if has_camera else 0
     return open_loader(
         dataset,
-        Sampler(len(dataset), config.batch_size, config.seed),
-        start=step * config.accelerator.gradient_accumulation.steps,
+        Sampler(len(dataset), config.batch_size, config.seed, world.rank, world.size, samples),
         num_workers=workers if config.num_workers is None else config.num_workers,
         prefetch_factor=config.prefetch_factor,
         pin_memory=pin_memory,

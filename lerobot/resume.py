@@ -29,6 +29,11 @@ def restore(config: TrainConfig, resumed: Path, optimizer: torch.optim.Optimizer
         log.warning(warning)
     else:
         log.info("%s", _scaler_sentence(before, now, stack.scaler.get_scale(), reset=config.reset_scale))
+    if progress.samples is None:
+        accumulated = stored["accelerator"]["gradient_accumulation"]["steps"]
+        per_update = (progress.batch_size or config.batch_size) * accumulated * progress.num_processes
+        progress = replace(progress, samples=progress.step * per_update)
+    _say_processes(config, progress, stored, stack.world.size)
     return progress if before == now else replace(progress, window=None)  # no row mixes two precisions
 
 
@@ -43,6 +48,24 @@ def _scaler_sentence(before: str, now: str, scale: float, *, reset: bool) -> str
     if before != "fp16":
         return f"loss scale: starts at {scale:g} and calibrates, precision={before} had none"
     return f"loss scale: starts anew at {scale:g}, as typed" if reset else f"loss scale: goes on at {scale:g}"
+
+
+def _say_processes(config: TrainConfig, progress: Progress, stored: dict[str, Any], now: int) -> None:
+    """What is exact and what is only equivalent where a run goes on with other processes."""
+    before = progress.num_processes
+    steps = stored["accelerator"]["gradient_accumulation"]["steps"], config.accelerator.gradient_accumulation.steps
+    old, new = stored["batch_size"] * steps[0] * before, config.batch_size * steps[1] * now
+    if before != now:
+        log.warning(
+            "the run goes on in %d processes, it was in %d: weights, optimizer, scale, learning rates and the order "
+            "of samples, which goes on after %d, are exact; sums in another order, and the random numbers of each "
+            "process, are only equivalent", now, before, progress.samples,
+        )  # fmt: skip
+    if old != new:
+        log.warning(
+            "an update is of %d samples from here and was of %d: type batch_size=%g, or accelerator."
+            "gradient_accumulation.steps=, to keep it", new, old, old / (steps[1] * now),
+        )  # fmt: skip
 
 
 def _say_where(config: TrainConfig, resumed: Path, step: int, stored: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lerobot.accelerator.parallel_config import rank_of
 from lerobot.time_limit import Deadline
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ def leave_on_signals() -> Iterator[None]:
 
 def _leave(number: int, _frame: object = None) -> None:
     with suppress(OSError):  # nobody reads
+        if rank_of():
+            os._exit(STOPPED)  # the first of several processes says it
         os.write(2, f"error: stopped by {signal.Signals(number).name}, no run was at hand\n".encode())
     os._exit(INTERRUPTED if number == signal.SIGINT else STOPPED)
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ FACTOR = 2.0
 _UNITS = re.compile(r"(?=\d)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
 clock = time.monotonic
+COMMAND_BEGAN = "LEROBOT_COMMAND_BEGAN"
+"""Variable that tells a process of a run when the command began that started it."""
 
 
 def seconds(value: Any) -> float:
@@ -41,10 +44,10 @@ def seconds(value: Any) -> float:
 
 
 def process_age_s() -> float:
-    """How long this process has been there, its imports included."""
+    """How long the command has been there, its imports included."""
     import psutil
 
-    return max(0.0, time.time() - psutil.Process().create_time())
+    return max(0.0, time.time() - float(os.environ.get(COMMAND_BEGAN) or psutil.Process().create_time()))
 
 
 class Deadline:

@@ -148,11 +148,11 @@ def test_a_stop_in_an_evaluation_leaves_it_to_the_resumed_run(train, rows, monke
     caplog.set_level("INFO")
     real, calls = lerobot.evaluation.roll, []
 
-    def roll(policy, config, folder, autocast, stop):
+    def roll(*arguments):
         calls.append(1)
         if len(calls) == 1:
             signal.raise_signal(signal.SIGTERM)
-        return real(policy, config, folder, autocast, stop)
+        return real(*arguments)
 
     monkeypatch.setattr("lerobot.evaluation.roll", roll)
     for last in (False, True):
@@ -172,11 +172,11 @@ def test_an_evaluation_that_is_stopped_again_while_it_is_made_up_for_is_still_ow
     """HYD-16: two preemptions in a row lost it for good, and the run went on by an update for each."""
     real, calls = lerobot.evaluation.roll, []
 
-    def roll(policy, config, folder, autocast, stop):
+    def roll(*arguments):
         calls.append(1)
         if len(calls) <= 2:
             signal.raise_signal(signal.SIGTERM)
-        return real(policy, config, folder, autocast, stop)
+        return real(*arguments)
 
     monkeypatch.setattr("lerobot.evaluation.roll", roll)
     run = train(*EVALUATED[:-1], "env_eval_freq=3", "steps=4")

@@ -6,13 +6,50 @@ Every precision takes the same calls. A disabled scaler passes them through.
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lerobot.accelerator.config import GradScalerConfig
 
 
-class NonfiniteGuard(torch.amp.GradScaler):
+class AgreedGradScaler(torch.amp.GradScaler):
+    """An overflow in one rank's shard is one on every rank: all skip the update, all keep one scale.
+
+    PyTorch's own asks the ranks that the first gradient is spread over, and cannot mix shards with whole tensors.
+    """
+
+    def _unscale_grads_(  # the one place that both `unscale_` and fused optimizers go through
+        self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        parts: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for parameter in (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None):
+            local = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
+            if local.numel():
+                parts.setdefault((local.device, local.dtype), []).append(local)
+        with torch.no_grad():
+            found = found_inf.clone()
+            for (device, _), grads in parts.items():
+                flag = torch.zeros((), dtype=torch.float32, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, inv_scale.to(device, non_blocking=True))
+                found = torch.maximum(found, flag.to(found.device, non_blocking=True))
+            if dist.is_initialized():
+                dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return {found.device: found}
+
+
+def agreed(scaler: torch.amp.GradScaler) -> AgreedGradScaler:
+    """`scaler`, not used yet, as one that the ranks agree on."""
+    return AgreedGradScaler(
+        scaler._device,
+        init_scale=scaler.get_scale(),
+        growth_factor=scaler.get_growth_factor(),
+        backoff_factor=scaler.get_backoff_factor(),
+        growth_interval=scaler.get_growth_interval(),
+    )
+
+
+class NonfiniteGuard(AgreedGradScaler):
     """Skips an update whose gradient is not finite, and scales nothing: what fp16 has, for no and bf16."""
 
     def __init__(self, device_type: str) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lerobot.accelerator.device import Device
 from lerobot.accelerator.smoke import DTYPES
@@ -42,6 +43,14 @@ def check_observed(precision: str, seen: set[torch.dtype]) -> str:
         found = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in seen))
         raise RuntimeError(f"precision={precision} was asked for and the forward pass computed in {found}")
     return str(asked).removeprefix("torch.") if seen else "unknown: it has no linear layer and no convolution"
+
+
+def check_moments(optimizer: Optimizer) -> None:
+    """Refuse moments below float32, in which small updates are lost. There are none before the first update."""
+    for entry in optimizer.state.values():
+        for name, value in entry.items():
+            if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+                raise RuntimeError(f"the optimizer keeps {name} in {value.dtype} and not in float32")
 
 
 def check_master_weights(module: nn.Module) -> None:

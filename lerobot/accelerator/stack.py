@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,16 +15,22 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradScalerKwargs
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from lerobot.accelerator import device as devices
 from lerobot.accelerator.device import Device
 from lerobot.accelerator.fallback import named_fallbacks
 from lerobot.accelerator.grad_scaler import NonfiniteGuard, scale_tensor, was_skipped
+from lerobot.accelerator.layout import Layout, choose
+from lerobot.accelerator.parallel import ALONE, World
+from lerobot.accelerator.parallel_config import ParallelismConfig, is_rank
 from lerobot.accelerator.precision import check_precision
+from lerobot.accelerator.rank_device import device_of_rank
+from lerobot.accelerator.shards import gathered
 from lerobot.accelerator.tf32 import tf32, tf32_state
 from lerobot.config import AcceleratorConfig
 from lerobot.errors import ConfigError
+from lerobot.policies.base import Policy
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,8 @@ class Stack:
     precision: str
     tf32: bool | None
     scaler: torch.amp.GradScaler
+    layout: Layout = field(default_factory=Layout)
+    world: World = ALONE
 
     @property
     def has_scale(self) -> bool:
@@ -62,9 +70,13 @@ class Stack:
         """The context in which a forward pass computes in the run's precision; no context at all in float32."""
         return self.accelerator.autocast()
 
-    def prepare(self, policy: nn.Module) -> nn.Module:
+    def prepare(self, policy: Policy) -> nn.Module:
         """The policy on the device, as the module to call in training."""
-        return self.accelerator.prepare_model(policy, device_placement=True)
+        return self.layout.prepare(self.accelerator, policy)
+
+    def gradients(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch; the `last` one of an update reduces gradients over ranks."""
+        return self.layout.gradients(model, last=last)
 
     def to_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch's tensors; from pinned memory the copy does not wait."""
@@ -77,9 +89,12 @@ class Stack:
         """Whether batches wait in pinned memory, from which they are copied while the device computes."""
         return self.device.can.pinned_memory
 
-    def fuses(self, asked: bool) -> bool:
-        """Whether optimizers may be fused as `asked`; says so where a fused one would apply what must be skipped."""
+    def fuses(self, asked: bool, optimizer: str = "") -> bool:
+        """Whether `optimizer` may be fused as `asked`; says so where a fused one would apply what must be skipped."""
         can = self.device.can
+        if asked and self.layout.shard > 1 and optimizer == "sgd":
+            log.info("optimizer.fused=true is not used: PyTorch has no fused SGD for shards")
+            return False
         if not asked or (can.fused and (can.fused_skips or not self.scaler.is_enabled())):
             return asked
         log.warning(
@@ -96,7 +111,8 @@ class Stack:
         """Clip to `clip_norm` (0: not), step, and say what became of it. One path for no, bf16 and fp16."""
         self.scaler.unscale_(optimizer)
         parameters = [p for p in parameters if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm or float("inf"))
+        norm = gathered(get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        clip_grads_with_norm_(parameters, clip_norm or float("inf"), norm)
         skipped = was_skipped(self.scaler, optimizer) if self.scaler.is_enabled() else None
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -132,7 +148,8 @@ class Stack:
             "mixed_precision": self.precision,
             "scaler": type(self.scaler).__name__ if self.scaler.is_enabled() else None,
             "tf32": tf32_state(self.device.type) if self.device.can.tf32 else None,
-            "world_size": self.accelerator.num_processes,
+            "world_size": self.world.size,
+            **self.layout.facts(),
         }
 
 
@@ -160,14 +177,21 @@ def release_memory() -> None:
 
 
 @contextmanager
-def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | None) -> Iterator[Stack]:
+def open_stack(
+    config: AcceleratorConfig,
+    request: str | None,
+    use_tf32: bool | None,
+    world: World = ALONE,
+    parallelism: ParallelismConfig | None = None,
+) -> Iterator[Stack]:
     """Build what `config` asks for on the device that `request` names, or refuse; put every global back on exit."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if is_rank() and world is ALONE:
         raise ConfigError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']} asks for several processes, this version trains in one: "
-            "start lerobot-train without torchrun or `accelerate launch`"
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} asks for several processes, and this works in one: start it "
+            "without torchrun or `accelerate launch`"
         )
-    device = devices.resolve(request, devices.machine(), config.mixed_precision)
+    layout = choose(parallelism or ParallelismConfig(), world, config.mixed_precision)
+    device = device_of_rank(request, config.mixed_precision, world)
     check_precision(config.mixed_precision, device)
     with ExitStack() as stack:
         stack.enter_context(_threads(config.num_threads))
@@ -179,7 +203,8 @@ def open_stack(config: AcceleratorConfig, request: str | None, use_tf32: bool | 
         assert accelerator.device.type == device.type, (accelerator.device, device)
         stack.enter_context(tf32(use_tf32, device.type))  # after accelerate, which may set it too
         _say_unused(config, use_tf32, device)
-        yield Stack(accelerator, device, config.mixed_precision, use_tf32, _scaler(accelerator, config, device))
+        scaler = _scaler(accelerator, config, device, layout)
+        yield Stack(accelerator, device, config.mixed_precision, use_tf32, scaler, layout, world)
 
 
 def build_accelerator(config: AcceleratorConfig, device: Device) -> Accelerator:
@@ -199,14 +224,16 @@ def build_accelerator(config: AcceleratorConfig, device: Device) -> Accelerator:
     )
 
 
-def _scaler(accelerator: Accelerator, config: AcceleratorConfig, device: Device) -> torch.amp.GradScaler:
+def _scaler(
+    accelerator: Accelerator, config: AcceleratorConfig, device: Device, layout: Layout
+) -> torch.amp.GradScaler:
     if config.mixed_precision == "fp16":
         scaler = accelerator.scaler
         if scaler is None or not scaler.is_enabled():
             raise RuntimeError(
                 f"precision=fp16 was asked for and accelerate built no working loss scaler on {device.backend}"
             )
-        return scaler
+        return layout.fitted(scaler)
     if config.skip_nonfinite:
         return NonfiniteGuard(device.type)
     return torch.amp.GradScaler(device.type, enabled=False)

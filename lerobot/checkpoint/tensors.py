@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lerobot.accelerator.shards import gathered, is_shard
 from lerobot.errors import ConfigError
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -52,6 +53,10 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         raise OSError(f"{file}: {error}") from error
 
 
+def _is_here(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and not is_shard(tensor)
+
+
 class Staging:
     """Copies of tensors in host memory, the same memory every time: training goes on while they are written.
 
@@ -65,9 +70,9 @@ class Staging:
     def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of `tensors`, of those on a device at once, of the others only in `fill`; the last ones are lost."""
         self._buffers = {name: self._buffer(name, value) for name, value in tensors.items()}
-        far = {name: value for name, value in tensors.items() if value.device.type != "cpu"}
-        for name, value in far.items():
-            self._buffers[name].copy_(value.detach(), non_blocking=self._pinned)
+        far = {name: value for name, value in tensors.items() if not _is_here(value)}
+        for name, value in far.items():  # of what is spread over ranks one after the other is gathered
+            self._buffers[name].copy_(gathered(value.detach()), non_blocking=self._pinned)
         for device in {value.device for value in far.values()} if self._pinned else ():
             torch.accelerator.synchronize(device)
         return dict(self._buffers)
@@ -75,7 +80,7 @@ class Staging:
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy what `take` left out. `tensors` must not change meanwhile."""
         for name, value in tensors.items():
-            if value.device.type == "cpu":
+            if _is_here(value):
                 self._buffers[name].copy_(value.detach())
 
     def _buffer(self, name: str, value: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Checkpoints that a run goes on from: written whole or not at all, in LeRobot's layout."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from lerobot.accelerator import grad_scaler
 from lerobot.accelerator.config import GradScalerConfig
+from lerobot.accelerator.shards import gathered, like
 from lerobot.checkpoint.folders import point, put, temporary, tidy
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER, LAST, PRETRAINED_FOLDER, read_json
 from lerobot.checkpoint.pretrained import save_pretrained
@@ -50,8 +51,16 @@ class Progress:
     consecutive_skips: int = 0
     num_processes: int = 1
     batch_size: int = 0
-    window: dict[str, Any] | None = None
-    """What no row of metrics holds yet: see `Window.state`."""
+    """Of one process."""
+    samples: int | None = None
+    """Used by all processes together; None in checkpoints that do not tell."""
+    window: Any = None
+    """What no row of metrics holds yet: `Window.state` of each process, or of the one that there is."""
+
+    def window_of(self, rank: int, world_size: int) -> dict[str, Any] | None:
+        """The window of one process; None where the processes were others."""
+        windows = [self.window] if isinstance(self.window, dict) else self.window
+        return windows[rank] if isinstance(windows, list) and len(windows) == world_size else None
 
 
 @dataclass
@@ -66,7 +75,8 @@ class Snapshot:
     groups: list[dict[str, Any]]
     scaler: dict[str, float] | None
     """None where no loss is scaled."""
-    rng: dict[str, Tensor]
+    rng: Sequence[dict[str, Tensor]]
+    """Of each process."""
     config: dict[str, Any]
 
 
@@ -80,6 +90,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Everything that `write_checkpoint` needs. Training may go on meanwhile if `copy` copies parameters and moments.
 
+    Of several ranks each has to ask, and what is copied on the first is whole.
     Raises `RunError` for weights that nothing can be done with.
     """
     _refuse_nonfinite(policy, progress.step)
@@ -92,11 +103,11 @@ def take_snapshot(
     return Snapshot(
         progress,
         policy,
-        {name: copied[name] for name in weights},
-        {name: copied[name] for name in moments},
+        {name: copied[name] for name in weights if name in copied},
+        {name: copied[name] for name in moments if name in copied},
         [dict(group) for group in state["param_groups"]],
         None if scaler is None else grad_scaler.state(scaler),
-        rng_state(policy.device),
+        [rng_state(policy.device)],
         config,
     )
 
@@ -153,7 +164,7 @@ def load_checkpoint(
 def _read_progress(file: Path) -> Progress:
     """Nothing can stand for the step; the rest is as it was at the start where LeRobot has written the file."""
     known = {name: value for name, value in read_json(file).items() if name in asdict(Progress())}
-    _check_numbers(file, known, dict.fromkeys(("step", *(known.keys() - {"window"})), COUNT_OR_NONE))
+    _check_numbers(file, known, dict.fromkeys(("step", *(known.keys() - {"window", "samples"})), COUNT_OR_NONE))
     return Progress(**known)
 
 
@@ -167,9 +178,9 @@ def _check_numbers(file: Path, stored: Mapping[str, Any], ranges: Mapping[str, R
 def _refuse_nonfinite(policy: Policy, step: int) -> None:
     """Never write weights that nothing can be done with: the checkpoint before stays the newest."""
     weights = dict(policy.named_parameters())
-    if bool(torch.nn.utils.get_total_norm(weights.values()).isfinite()):  # one number from the device
+    if bool(gathered(torch.nn.utils.get_total_norm(weights.values())).isfinite()):  # one number from the device
         return
-    bad = [name for name, value in weights.items() if not bool(value.isfinite().all())]
+    bad = [name for name, value in weights.items() if not bool(gathered(value).isfinite().all())]
     if bad:  # and not a norm that overflowed
         raise RunError(
             f"the weights are not finite at step {step} ({', '.join(bad[:3])}), nothing is saved: "
@@ -183,7 +194,8 @@ def _write_state(folder: Path, snapshot: Snapshot) -> None:
     write_json(folder / GROUPS_FILE, snapshot.groups)
     write_json(folder / STEP_FILE, asdict(snapshot.progress))
     write_json(folder / SCHEDULER_FILE, _scheduler_state(snapshot))
-    write_tensors(folder / rng_file_name(), snapshot.rng)
+    for rank, generators in enumerate(snapshot.rng):
+        write_tensors(folder / rng_file_name(rank), generators)
     if snapshot.scaler is not None:
         write_json(folder / SCALER_FILE, snapshot.scaler)
 
@@ -206,9 +218,10 @@ def _load_optimizer(folder: Path, optimizer: Optimizer) -> None:
     state: dict[int, dict[str, Any]] = {}
     stored = read_tensors(folder / OPTIMIZER_FILE)
     _check_optimizer(folder / OPTIMIZER_FILE, optimizer, stored)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, value in stored.items():
         _, index, key = name.split("/", 2)
-        state.setdefault(int(index), {})[key] = value
+        state.setdefault(int(index), {})[key] = like(parameters[int(index)], value)
     # The groups' settings are this run's own (they may be typed anew); the stored ones only say which state is whose.
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lerobot.accelerator.shards import gathered, is_shard
 from lerobot.checkpoint.config import CheckpointConfig
 from lerobot.checkpoint.folders import point, remove, tidy, whole_steps
 from lerobot.checkpoint.paths import BEST, CHECKPOINTS_FOLDER, LAST, pointed, step_of
@@ -55,7 +56,7 @@ class Checkpoints:
         and the thread does it during the next forward and backward pass, which change no weights.
         """
         if self._thread is None:
-            return dict(tensors)
+            return {name: gathered(value).cpu() if is_shard(value) else value for name, value in tensors.items()}
         self.wait()
         staged = self._staging.take(tensors)
         self._copying = self._thread.submit(self._staging.fill, tensors)

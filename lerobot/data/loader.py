@@ -37,20 +37,24 @@ class Sampler:
 
     The samples of all ranks form one endless row: epoch after epoch, each a fresh permutation of all of them.
     Micro-batch `step` takes the next `world_size * batch_size` of the row, `batch_size` for each rank. So every batch
-    is full, one may span two epochs, and nothing has to be replayed or stored to go on at any step.
+    is full, one may span two epochs, and nothing has to be replayed or stored to go on at any step. `skipped` samples
+    of the row come before micro-batch 0: of an earlier part of the run, however many ranks it had.
     """
 
-    def __init__(self, num_samples: int, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, num_samples: int, batch_size: int, seed: int, rank: int = 0, world_size: int = 1, skipped: int = 0
+    ) -> None:
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
+        self.skipped = skipped
         self._epochs: dict[int, np.ndarray] = {}
 
     def indices(self, step: int) -> list[int]:
         """The samples of micro-batch `step`, counted from 0."""
-        first = (step * self.world_size + self.rank) * self.batch_size
+        first = self.skipped + (step * self.world_size + self.rank) * self.batch_size
         epochs, places = np.divmod(np.arange(first, first + self.batch_size), self.num_samples)
         order = {epoch: self._order(epoch) for epoch in range(epochs[0], epochs[-1] + 1)}
         self._epochs = order

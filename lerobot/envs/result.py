@@ -65,6 +65,18 @@ class EvalResult:
         return {task: EvalResult([e for e in self.episodes if e.task == task]) for task in tasks}
 
 
+def merged(parts: list[EvalResult], tasks: list[str]) -> EvalResult:
+    """One result of those that ran side by side, in the order of one that ran alone."""
+    order = {task: number for number, task in enumerate(tasks)}
+    return EvalResult(
+        sorted((e for part in parts for e in part.episodes), key=lambda e: (order[e.task], e.episode)),
+        [video for part in parts for video in part.videos],
+        parts[0].note,
+        any(part.stopped for part in parts),
+        max(part.time_s for part in parts),
+    )
+
+
 def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     """The Wilson interval of a rate, at 95 % by default (Wilson 1927). Without trials it is (0, 1)."""
     if n == 0:

@@ -43,11 +43,13 @@ def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
     video_dir: Path | None = None,
     autocast: Autocast = nullcontext,
     should_stop: Callable[[], bool] = lambda: False,
+    share: tuple[int, int] = (0, 1),
 ) -> EvalResult:
     """The outcome of `n_episodes` of each task of `env`. Episode i starts from `seed + i` and nothing else decides.
 
     `batch_size` 0 chooses. `videos` is a number of episodes of each task to record in `video_dir`, or "auto": some,
-    where something can be drawn. `should_stop` is asked between batches. The policy's mode and every random generator
+    where something can be drawn. `should_stop` is asked between batches. `share`: this rank and how many there are;
+    each takes some of the episodes, the first those that are recorded. The policy's mode and every random generator
     are left as they were. Raises `ConfigError` where the simulator cannot give what the policy reads.
     """
     started = time.perf_counter()
@@ -55,8 +57,14 @@ def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
     features = asked_features(policy)
     env.check(features, policy.outputs, render=recorded > 0)
     result = EvalResult(note=note)
-    size = min(n_episodes, batch_size or (os.cpu_count() or 1 if use_async_envs else AUTO_BATCH))
-    batches = [(task, i, min(i + size, n_episodes)) for task in env.tasks for i in range(0, n_episodes, size)]
+    rank, ranks = share
+    size = min(-(-n_episodes // ranks), batch_size or (os.cpu_count() or 1 if use_async_envs else AUTO_BATCH))
+    batches = [
+        (task, first, min(first + size, n_episodes))
+        for task in env.tasks
+        for number, first in enumerate(range(0, n_episodes, size))
+        if rank == (0 if first < recorded else number % ranks)
+    ]
     make = functools.partial(Simulator, env, features)
     with preserved_rng(policy.device), evaluating(policy), open_lanes(make, size, use_async_envs) as lanes:
         for task, first, end in batches:

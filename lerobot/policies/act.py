@@ -24,6 +24,7 @@ class ACTPolicy(Policy):
     """Predicts a chunk of actions at once; trained as a conditional variational autoencoder."""
 
     config: ACTConfig
+    shard_units = ("EncoderLayer", "DecoderLayer", "BasicBlock", "Bottleneck")
 
     def __init__(self, config: ACTConfig, stats: Stats) -> None:
         super().__init__(config, stats)

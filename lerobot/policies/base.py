@@ -26,6 +26,11 @@ class Policy(nn.Module):
     A subclass gives `loss` and `predict_action_chunk`; acting from a queue of predicted actions is the same for all.
     """
 
+    shard_units: tuple[str, ...] = ()
+    """Classes of modules that hold most parameters: sharded, one of them is gathered at a time."""
+    has_unused_parameters = False
+    """Whether a loss may leave trainable parameters without a gradient."""
+
     def __init__(self, config: PolicyConfig, stats: Stats) -> None:
         super().__init__()
         self.config = config

@@ -285,29 +285,25 @@ def test_the_words_of_a_wandb_sweep_mean_what_they_say(dashes):
     assert config.rename_map == {"observation.state": "observation.environment_state"}
 
 
-def test_ranks_of_a_launcher_are_refused_before_any_makes_a_folder(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "train",
+            "error: WORLD_SIZE=2 and LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT is not set: start several processes",
+        ),
+        ("eval", "error: WORLD_SIZE=2 asks for several processes and lerobot-eval works in one"),
+    ],
+)
+def test_ranks_that_cannot_find_each_other_are_refused_before_any_makes_a_folder(tmp_path, command, said):
     """HYD-14: every rank composed its own config and made its own output folder."""
+    root = Path(__file__).parents[1]
+    ranks = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "lerobot.train",
-            f"dataset.root={Path(__file__).parent / 'data/metaworld_push_state'}",
-            "device=cpu",
-        ],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-            "WORLD_SIZE": "2",
-            "RANK": "1",
-            "LOCAL_RANK": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        [sys.executable, "-m", f"lerobot.{command}", f"dataset.root={root / 'tests/data/metaworld_push_state'}", "device=cpu"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root), **ranks}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
 
     assert done.returncode == 2
-    assert done.stderr.startswith("error: WORLD_SIZE=2 asks for several processes")
+    assert done.stderr.startswith(said)
     assert list(tmp_path.iterdir()) == []

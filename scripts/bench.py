@@ -1,22 +1,29 @@
 """Times an update of ours beside a bare PyTorch loop of the same policy, in turn, and prints medians and their ratio.
 
 The bare loop is the limit: the same policy and optimizer on batches that lie in memory, with nothing logged or saved.
+A row for two processes has bare DistributedDataParallel beside it, in the same processes and over the same gloo.
 A last row says for how long a checkpoint stops training, beside what writing it takes.
 Usage: python scripts/bench.py [--quick]
 """
 
 import json
+import os
 import platform
 import shutil
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 import lerobot
+from lerobot.accelerator.parallel import open_world
+from lerobot.accelerator.parallel_config import ParallelismConfig
 from lerobot.checkpoint.config import CheckpointConfig
 from lerobot.checkpoint.training_state import Progress, take_snapshot
 from lerobot.checkpoint.writer import open_checkpoints
@@ -60,21 +67,64 @@ def ours(words: list[str], steps: int) -> float:
 
 
 def bare(words: list[str], steps: int) -> float:
-    """Seconds of an update of the bare loop."""
+    """Seconds of an update of the bare loop, of all processes where there are several."""
     config = config_of(words, steps)
+    with open_world(ParallelismConfig()) as world:
+        return bare_loop(config, steps, several=world.size > 1)
+
+
+def bare_loop(config: TrainConfig, steps: int, *, several: bool) -> float:
+    """See `bare`."""
     policy, dataset = policy_and_data(config, config.dataset.folder(), None)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, fused=True)
     batches = memory(dataset, config.batch_size)
     policy.train()
+    model = DistributedDataParallel(policy, gradient_as_bucket_view=True) if several else policy
     times = []
     for step in range(steps):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        policy(batches[step % len(batches)])[0].backward()
+        model(batches[step % len(batches)])[0].backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
         optimizer.step()
         times.append(time.perf_counter() - start)
     return statistics.mean(times[steps // 4 :])
+
+
+def side_by_side(words: list[str], steps: int, repeats: int) -> list[tuple[float, float]]:
+    """Seconds of our update and of the bare one, in turn, on two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in (1, 0):
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+        environment = {
+            **os.environ,
+            **{name: str(value) for name, value in numbers.items()},
+            "MASTER_ADDR": "127.0.0.1",
+        }
+        environment["OMP_NUM_THREADS"] = "1"
+        command = [sys.executable, __file__, "--rank", json.dumps([words, steps, repeats])]
+        ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [rank.communicate()[0] for rank in ranks]
+    return [tuple(pair) for pair in json.loads(outputs[1].splitlines()[-1])]
+
+
+def rank(words: list[str], steps: int, repeats: int) -> None:
+    """What one of the processes of `side_by_side` does; the first one prints the pairs."""
+    torch.set_num_threads(1)
+    first, pairs = os.environ["RANK"] == "0", []
+    where = Path(tempfile.mkdtemp())
+    for number in range(repeats):
+        run = lerobot.run(config_of(words, steps, where / str(number)))
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] if first else []
+        limit = bare(words, steps)
+        if first:
+            pairs.append((statistics.median(row["train/step_s"] for row in rows[1:]), limit))
+    shutil.rmtree(where)
+    if first:
+        print(json.dumps(pairs))
 
 
 def memory(dataset: LeRobotDataset, batch_size: int) -> list[dict[str, torch.Tensor]]:
@@ -119,12 +169,23 @@ def stops(repeats: int) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print the tables."""
+    if sys.argv[1:2] == ["--rank"]:
+        rank(*json.loads(sys.argv[2]))
+        return
     steps, repeats = (40, 3) if "--quick" in sys.argv[1:] else (200, 5)
     torch.set_num_threads(1)
     print(f"{platform.processor() or platform.machine()}, one thread, PyTorch {torch.__version__}, median of {repeats}")
     print("| row | ours, ms | bare loop, ms | ratio |\n| --- | --- | --- | --- |")
-    for name, words in ROWS.items():
-        pairs = [(ours(words, steps), bare(words, steps)) for _ in range(repeats)]
+    rows = {
+        name: (words, lambda words: [(ours(words, steps), bare(words, steps)) for _ in range(repeats)])
+        for name, words in ROWS.items()
+    }
+    rows["small ACT, state, batch 64, two processes"] = (
+        next(iter(ROWS.values())),
+        lambda words: side_by_side(words, steps, repeats),
+    )
+    for name, (words, measure) in rows.items():
+        pairs = measure(words)
         mine, limit = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(a / b for a, b in pairs)
         print(f"| {name} | {mine:.1f} | {limit:.1f} | {ratio:.2f} |", flush=True)

@@ -14,7 +14,7 @@ import lerobot.runner
 from lerobot.accelerator import parallel
 
 
-class Lost(Exception):
+class LostError(Exception):
     """A rank raised, or did not come back."""
 
 
@@ -78,7 +78,7 @@ def on_ranks(number, job, timeout=90):
     answers = finish(start(number, job), timeout)
     for rank, answer in answers.items():
         if answer is None or not answer[0]:
-            raise Lost(f"rank {rank}: {answer and answer[1][2]}")
+            raise LostError(f"rank {rank}: {answer and answer[1][2]}")
     return [answer[1] for answer in answers.values()]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gloo import Lost, on_ranks, train_on
+from gloo import LostError, on_ranks, train_on
 from runs import DATA, TINY, losses, weights
 from safetensors.torch import load_file
 
@@ -19,9 +19,9 @@ from lerobot.accelerator import parallel
 from lerobot.accelerator.parallel_config import ParallelismConfig
 from lerobot.policies.act import ACTPolicy
 
-DDP = [2, ["batch_size=4"]]
-FSDP2 = [2, ["batch_size=4", "parallelism=fsdp"]]
-HSDP = [4, ["batch_size=2", "parallelism=fsdp", "parallelism.dp_replicate=2"]]
+DDP = (2, ["batch_size=4"])
+FSDP2 = (2, ["batch_size=4", "parallelism=fsdp"])
+HSDP = (4, ["batch_size=2", "parallelism=fsdp", "parallelism.dp_replicate=2"])
 SLOW = pytest.mark.slow
 LAYOUTS = pytest.mark.parametrize(
     ("number", "words"), [DDP, pytest.param(*FSDP2, marks=SLOW), HSDP], ids=["ddp", "fsdp2", "hsdp"]
@@ -51,7 +51,7 @@ def state(run, name):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [pytest.param(*DDP, marks=SLOW), [4, ["batch_size=2"]], FSDP2, pytest.param(*HSDP, marks=SLOW)],
+    [pytest.param(*DDP, marks=SLOW), (4, ["batch_size=2"]), FSDP2, pytest.param(*HSDP, marks=SLOW)],
     ids=["ddp2", "ddp4", "fsdp2", "hsdp4"],
 )
 def test_learning_rates_and_losses_do_not_depend_on_the_processes_dist_01(alone, rows, tmp_path, number, words):
@@ -193,7 +193,7 @@ def test_parameters_without_a_gradient_are_named_dist_05(tmp_path, spare):
         lerobot.run(config)
 
     with pytest.raises(
-        Lost, match=r"2 parameters get no gradient \(spare.weight, spare.bias\).*parallelism.find_unused"
+        LostError, match=r"2 parameters get no gradient \(spare.weight, spare.bias\).*parallelism.find_unused"
     ):
         on_ranks(2, job)
 
@@ -248,7 +248,7 @@ def test_scaler_states_are_identical_whatever_the_topology_dist_08(fp16_on_cpu, 
         "accelerator.grad_scaler.growth_interval=2",
         "steps=5",
     ]
-    layouts = {"alone": [1, ["batch_size=8"]], "ddp": DDP, "fsdp2": FSDP2}
+    layouts = {"alone": (1, ["batch_size=8"]), "ddp": DDP, "fsdp2": FSDP2}
     runs = {name: train_on(n, [*words, *w, f"output_dir={tmp_path / name}"]) for name, (n, w) in layouts.items()}
 
     states = [state(run, "scaler_state.json") for run in runs.values()]
@@ -403,7 +403,7 @@ def test_an_error_on_one_rank_ends_all_with_its_words(tmp_path):
         lerobot.run(config)
 
     begun = time.monotonic()
-    with pytest.raises(Lost, match="process 1 failed: ZeroDivisionError: a bug of one rank"):
+    with pytest.raises(LostError, match="process 1 failed: ZeroDivisionError: a bug of one rank"):
         on_ranks(2, job)
 
     assert time.monotonic() - begun < 30
@@ -475,13 +475,13 @@ def test_parameters_that_cannot_be_sharded_and_units_that_are_not_there_are_name
 
     config = lerobot.compose("train", [*TINY, f"output_dir={tmp_path / 'run'}", "batch_size=4", "parallelism=fsdp"])
     monkeypatch.setattr(ACTPolicy, "__init__", init)
-    with pytest.raises(Lost, match="temperature cannot be sharded, being one number"):
+    with pytest.raises(LostError, match="temperature cannot be sharded, being one number"):
         on_ranks(2, lambda _rank: lerobot.run(config))
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "refused"
     monkeypatch.setattr(ACTPolicy, "__init__", real)
     words = ["parallelism=fsdp", "parallelism.shard_units=[EncoderLayer,Blok]", f"output_dir={tmp_path / 'other'}"]
     config = lerobot.compose("train", [*TINY, "batch_size=4", *words])
-    with pytest.raises(Lost, match=r"the policy has no Blok, type some of .*EncoderLayer"):
+    with pytest.raises(LostError, match=r"the policy has no Blok, type some of .*EncoderLayer"):
         on_ranks(2, lambda _rank: lerobot.run(config))
 
 

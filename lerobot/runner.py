@@ -150,7 +150,8 @@ class Training:
         started, deadline = time.perf_counter(), self.stop.deadline
         if deadline.puts_off_evaluation():
             return
-        with explained(self.stack, Held(self.config, self.run_dir, self.policy), evaluating=True):
+        held = Held(self.config, self.run_dir, self.policy, written=self.checkpoints.wait)
+        with explained(self.stack, held, evaluating=True):
             stop = deadline.watching(self.stop)
             self.evaluator.evaluate(self.policy, step, self.tracker, self.stack.autocast, stop)
         check_master_weights(self.policy)
@@ -243,6 +244,11 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, unti
         try:
             if missed:
                 training.evaluate(training.step)
+                if stop.deadline.has_come() and not stop.has_signal() and _missed_evaluation(training):
+                    raise RunError(
+                        f"time_limit={config.time_limit} is too short for an evaluation, with which this run begins: "
+                        "type a longer one, or eval.n_episodes=<fewer>"
+                    )
                 if stop():  # cut short again: still owed, and an update more would leave it behind
                     return training.step
             if (missed or training.step < config.steps) and loop.run(training, config):
@@ -288,7 +294,7 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     config.wandb.run_id = tracker.run_id
     _say_upload(config.policy)
     size, skipped, in_a_row = (
-        max(config.log_freq, 0) or config.steps,
+        config.log_freq or config.steps,
         progress.skipped_steps,
         progress.consecutive_skips,
     )

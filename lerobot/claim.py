@@ -8,7 +8,8 @@ from filelock import FileLock, Timeout
 
 from lerobot.checkpoint.paths import has_checkpoints
 from lerobot.errors import ConfigError
-from lerobot.status import STATUS_FILE, SWEEP_FILE
+from lerobot.status import STATUS_FILE, SWEEP_FILE, read_status
+from lerobot.tracking.jsonl import METRICS_FILE
 
 LOCK_FILE = ".lock"
 
@@ -18,15 +19,18 @@ class OccupiedError(ConfigError):
 
 
 def refuse_occupied(folder: Path) -> None:
-    """Refuse a folder that holds a run already, or checkpoints of any."""
+    """Refuse a folder that holds a run already, or checkpoints of any. One that was refused before it began is none."""
     if (folder / SWEEP_FILE).exists():
         raise OccupiedError(
             f"{folder} holds a sweep: type -m sweep.resume={folder} to go on with it, or another output_dir"
         )
-    saved = has_checkpoints(folder)
-    if saved or (folder / STATUS_FILE).exists():
-        go_on = f"resume={folder}" if saved else f"resume=auto output_dir={folder}"
-        raise OccupiedError(f"{folder} holds a run: type {go_on} to go on with it, or another output_dir")
+    if has_checkpoints(folder):
+        raise OccupiedError(f"{folder} holds a run: type resume={folder} to go on with it, or another output_dir")
+    status = read_status(folder)
+    began = status.get("state") != "refused" or (folder / METRICS_FILE).exists()
+    if began and (folder / STATUS_FILE).exists():
+        again = f", or resume=auto output_dir={folder} to train in it again" if "steps" in status else ""
+        raise OccupiedError(f"{folder} holds a run that saved no checkpoint: type another output_dir{again}")
 
 
 @contextmanager

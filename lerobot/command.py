@@ -23,13 +23,13 @@ from yaml import YAMLError
 
 from lerobot.accelerator.parallel_config import is_rank, rank_of
 from lerobot.claim import OccupiedError, make_folder, refuse_occupied
-from lerobot.cli import Line, translate, unquote
+from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
 from lerobot.leader import follow, leading
 from lerobot.signals import INTERRUPTED, STOPPED
-from lerobot.status import STATUS_FILE, now, read_status, write_status
+from lerobot.status import now, read_status, write_status
 from lerobot.stored import check_resumed, rebase, register_schemas
 from lerobot.sweep import typed
 from lerobot.sweep.halt import go_on, halted
@@ -82,11 +82,11 @@ def _place(line: Line) -> None:
         return
     if typed is not None and typed != folder:
         raise ConfigError(f"output_dir={folder} and {setting}={typed} name two folders: type one of them")
-    plain = Path(unquote(folder))
     if not unquote(folder).strip():
         raise ConfigError("output_dir= names no folder: type one, or leave it out for a new one in outputs/")
-    line.put(setting, folder)
-    if line.only_looks or line.is_multirun:  # a sweep looks itself whether it goes on there
+    plain = Path(unquote(folder)).expanduser()  # a shell leaves it alone behind a `--key=`
+    line.put(setting, grammar(str(plain)) if unquote(folder).startswith("~") else folder)
+    if line.only_looks or line.is_multirun or "${" in folder:  # a sweep looks itself whether it goes on there
         return
     if line.get("resume") is None:
         refuse_occupied(plain)
@@ -230,7 +230,7 @@ def _single(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], s
         return work(config)
     except (ConfigError, OmegaConfBaseException) as error:
         # What became of a run that is there already stays as it is.
-        if not isinstance(error, OccupiedError) and not (folder / STATUS_FILE).exists():
+        if not isinstance(error, OccupiedError) and read_status(folder).get("state") in (None, "refused"):
             write_status(folder, state="refused", error=sentence(error, command))
         raise
 

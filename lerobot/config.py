@@ -23,7 +23,7 @@ from lerobot.optim import OptimizerConfig
 from lerobot.policies.config import PolicyConfig
 from lerobot.schedule import SchedulerConfig
 from lerobot.sweep.config import SweepConfig
-from lerobot.time_limit import seconds
+from lerobot.time_limit import SHORTEST_S, seconds
 from lerobot.tracking.config import WandbConfig
 
 SCHEMA_VERSION = 1
@@ -135,12 +135,15 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "batch_size": 1, "num_workers": 0, "prefetch_factor": 1, "seed": 0, "interrupt_after": 1}
-        least["resume_check"] = 2
+        least |= {"resume_check": 2, "log_freq": 0, "save_freq": 0, "env_eval_freq": 0}
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ConfigError(f"{name}={value}: type {smallest} or more")
-        seconds(self.time_limit)
+        if seconds(self.time_limit) < SHORTEST_S:
+            raise ConfigError(
+                f"time_limit={self.time_limit}: type {SHORTEST_S:.0f} s or more, 30 s of it are for the end"
+            )
         if self.checkpoint.best and not self.save_checkpoint:
             raise ConfigError(f"checkpoint.best={self.checkpoint.best} and save_checkpoint=false: leave one out")
         if self.seed >= 2**63:
@@ -226,6 +229,9 @@ def _refuse_impossible(run: Any) -> None:
             "precision=fp16 does not work on device=cpu: accelerate builds no loss scaler there and the run would be "
             "float32; type precision=bf16 or precision=no, or name an accelerator"
         )
+    best = run.checkpoint.best if isinstance(run, TrainConfig) else None
+    if best is not None and best.startswith("eval/") and run.env is None:
+        raise ConfigError(f"checkpoint.best={best} is told by evaluations and env is none: add env=<simulator>")
 
 
 def to_plain(run: Any) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def _wrong_value(error: Exception) -> str:
     match = re.search(r"Value '(.*?)' (?:of type '\w+' )?(?:could not be converted to|is not a valid) (\w+)", message)
     if key and match and match[2] in _KINDS:
         return f"{key}={match[1]} does not fit: type {_KINDS[match[2]]}"
+    if missing := re.search(r"Interpolation key '(.+?)' not found", message):
+        return f"{key}: ${{{missing[1]}}} names no key: type one that --cfg job shows"
     if key and "is not Optional" in message:
         return f"{key}=null says nothing: type a value, or leave it out"
     return f"{key}: {message}" if key else message

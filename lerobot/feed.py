@@ -54,8 +54,7 @@ class SharedFeed(Feed):
         asked, *sums = wait()
         self._look_ahead()
         if asked:
-            self._stopping = True
-            self.stop.pass_on()
+            self._obey()
         shares = (torch.tensor(value / self._world.size) for value in sums)
         return batches, dict(zip(names, shares, strict=True))
 
@@ -66,13 +65,17 @@ class SharedFeed(Feed):
     def agree(self) -> None:
         """See `Feed`."""
         if self._world.any(self.stop()):
-            self._stopping = True
-            self.stop.pass_on()
+            self._obey()
 
     def close(self) -> None:
         """See `Feed`: leave no sum under way."""
         for *_, wait in self._ahead:
             wait()
+
+    def _obey(self) -> None:
+        self._stopping = True
+        if not self.stop():  # another rank's signal
+            self.stop.pass_on()
 
     def _look_ahead(self) -> None:
         batches = self._fetch()

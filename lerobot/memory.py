@@ -1,6 +1,6 @@
 """What a run says when memory runs out: how much it held, how large everything is, and what to type instead."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,9 @@ from lerobot.errors import RunError
 from lerobot.micro_batch import MicroBatches
 from lerobot.policies.base import Policy
 
+_WIDTHS = ("chunk_size", "dim_model", "dim_feedforward")
+"""What a network's size grows with, in the names of the policies that have it."""
+
 
 @dataclass
 class Held:
@@ -23,6 +26,8 @@ class Held:
     run_dir: Path
     policy: Policy | None = None
     micro_batches: MicroBatches | None = None
+    written: Callable[[], None] = lambda: None
+    """Waits for the checkpoint that is being written."""
 
 
 @contextmanager
@@ -36,6 +41,7 @@ def explained(stack: Stack, held: Held, *, evaluating: bool = False) -> Iterator
         sizes, remedies = _evaluation(stack, held) if evaluating else _training(stack, held)
         if isinstance(error, MemoryError) and not evaluating:  # of python's, so of the data rather than the network
             remedies = ["num_workers=<fewer>", "prefetch_factor=<fewer>", *remedies]
+        held.written()
         device = " ".join(filter(None, (stack.device.word, stack.device.name and f"({stack.device.name})")))
         raise RunError(
             f"out of memory on {device} in {'an evaluation' if evaluating else 'training'}: "
@@ -48,13 +54,16 @@ def _training(stack: Stack, held: Held) -> tuple[list[str], list[str]]:
     """The sizes of a run, and what would help, what changes least first."""
     config = held.config
     assert isinstance(config, TrainConfig)
-    size = held.micro_batches.size if held.micro_batches else config.batch_size
-    remedies = _more_room(stack)
+    widths = {name: getattr(config.policy, name) for name in _WIDTHS if hasattr(config.policy, name)}
+    narrower = [f"policy.{name}=<less> in a new run" for name in widths]
+    if held.micro_batches is None:  # not even the network, or its optimizer, has room
+        return [f"policy.{name}={value}" for name, value in widths.items()], narrower[::-1]
+    size, remedies = held.micro_batches.size, _more_room(stack)
     if size > 1:
         smaller = "auto" if config.accelerator.micro_batch is None and stack.can_run_out else size // 2
         remedies = [f"accelerator.micro_batch={smaller}", *remedies, f"batch_size={size // 2} in a new run"]
-    remedies += [f"policy.{name}=<less> in a new run" for name in ("chunk_size", "dim_model", "dim_feedforward")]
-    return [f"batch_size={config.batch_size} in micro-batches of {size}", f"precision={stack.precision}"], remedies
+    sizes = [f"batch_size={config.batch_size} in micro-batches of {size}", f"precision={stack.precision}"]
+    return sizes, remedies + narrower
 
 
 def _evaluation(stack: Stack, held: Held) -> tuple[list[str], list[str]]:

@@ -88,3 +88,6 @@ class NoCheckpoints:
 
     def poll(self) -> None:
         """See `Checkpoints`."""
+
+    def wait(self) -> None:
+        """See `Checkpoints`."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lerobot.accelerator.stack import Stack
-from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, missing_files, step_of
+from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, missing_to_go_on, step_of
 from lerobot.checkpoint.training_state import Progress, load_checkpoint
 from lerobot.config import TrainConfig
 from lerobot.migrate import read_run
@@ -73,7 +73,9 @@ def _say_where(config: TrainConfig, resumed: Path, step: int, stored: dict[str, 
     log.info("going on after step %d from %s", step, resumed)
     for other in sorted(resumed.parent.glob("*")):
         at = step_of(other)
-        if at is not None and at > step and (lacks := missing_files(other / PRETRAINED_FOLDER)):
+        if at is not None and at > step and (lacks := missing_to_go_on(other)):
             log.warning("checkpoint %s lacks %s: passed over", other.name, ", ".join(lacks))
-    for key, (old, new) in changes(stored, config).items():
-        log.info("changed on resume: %s=%s, was %s", key, new, old)
+    found = changes(stored, config)
+    for key, (old, new) in found.items():
+        if key != "policy.optimizer_lr" or "optimizer.lr" not in found:  # one rate under two names
+            log.info("changed on resume: %s=%s, was %s", key, new, old)

@@ -23,6 +23,7 @@ from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, take_snaps
 from lerobot.checkpoint.writer import Checkpoints, open_checkpoints
 from lerobot.config import TrainConfig, to_plain
 from lerobot.envs.scope import preserved_rng
+from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator, missed_evaluation
 from lerobot.facts import versions
 from lerobot.feed import Feed, SharedFeed
@@ -155,7 +156,7 @@ class Training:
         if self.world.any(deadline.puts_off_evaluation()):
             self.feed.agree()
             return
-        held = Held(self.config, self.run_dir, self.policy)
+        held = Held(self.config, self.run_dir, self.policy, written=self.checkpoints.wait)
         with explained(self.stack, held, evaluating=True), self.stack.layout.whole(self.policy) as policy:
             stop = deadline.watching(self.stop)
             self.evaluator.evaluate(policy, step, self.tracker, self.stack.autocast, stop)
@@ -232,6 +233,11 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, worl
         try:
             if missed:
                 training.evaluate(training.step)
+                if _is_too_short(training):
+                    raise RunError(
+                        f"time_limit={config.time_limit} is too short for an evaluation, with which this run begins: "
+                        "type a longer one, or eval.n_episodes=<fewer>"
+                    )
                 if training.feed.is_stopping():  # cut short again: still owed, and an update more would leave it behind
                     return training.step
             if (missed or training.step < config.steps) and loop.run(training, config):
@@ -241,6 +247,14 @@ def _train_part(config: TrainConfig, root: Path, run_dir: Path, stop: Stop, worl
         finally:
             world.first(write_status)(run_dir, step=training.step)
         return training.step
+
+
+def _is_too_short(training: Training) -> bool:
+    """Whether the time limit left undone again what the run began with."""
+    stop, config = training.stop, training.config
+    if not training.world.is_first or not stop.deadline.has_come() or stop.has_signal():
+        return False
+    return missed_evaluation(config, training.run_dir, training.step)
 
 
 def _open(
@@ -302,7 +316,7 @@ def _open(
 def _window(config: TrainConfig, progress: Progress, stack: Stack) -> Window:
     """Where the metrics of an update go, with what no row of the part before holds yet."""
     size, skipped, in_a_row = (
-        max(config.log_freq, 0) or config.steps,
+        config.log_freq or config.steps,
         progress.skipped_steps,
         progress.consecutive_skips,
     )

@@ -91,8 +91,10 @@ def _rebase_run(line: Line) -> str:
 
 def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | None:
     """The step folder that the line goes on from, if it does."""
-    if resume is None or resume.lower() in ("false", "null"):
+    if resume is None or resume.lower() in ("false", "null", "none"):
         return None
+    if not unquote(resume).strip():
+        raise ConfigError("resume= names no run: type resume=<run folder>, or leave it out for a new one")
     if line.is_multirun:
         raise ConfigError("resume goes on with one run: leave out -m")
     if resume.lower() == "true":
@@ -109,24 +111,29 @@ def _newest(line: Line) -> Path | None:
     folder = line.get("output_dir")
     if folder is None or line.is_multirun:
         raise ConfigError("resume=auto goes on in output_dir: type output_dir=<folder> too, and no -m")
-    run = Path(unquote(folder))
+    run = Path(unquote(folder)).expanduser()
     return _step_folder(str(run)) if paths.has_checkpoints(run) else None
 
 
 def _step_folder(path: str) -> Path:
+    """The checkpoint that `path` means: where that is a run, the newest one that has all that is needed."""
     folder = paths.find_pretrained(path).parent
-    if not (folder / "training_state").is_dir() or not (folder / paths.PRETRAINED_FOLDER / CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"{path} holds a policy and no training state: start a new run from it with policy.path={path}"
-        )
-    return folder
+    if not (lacks := paths.missing_to_go_on(folder)):
+        return folder
+    older = [step for step in paths.newest_first(folder.parent) if not paths.missing_to_go_on(step)]
+    if older and Path(path).expanduser().resolve() in (folder.parent, folder.parent.parent):
+        return older[0].resolve()
+    instead = f"resume={older[0]} goes on from an older one, " if older else ""
+    raise ConfigError(
+        f"{folder} lacks {', '.join(lacks)}: {instead}policy.path={folder} starts a new run from its weights"
+    )
 
 
 def _go_on(step_folder: Path, line: Line) -> None:
     """Point `line` at the folder of the run that goes on."""
     run = step_folder.parent.parent
     asked = line.take("output_dir") or line.take("hydra.run.dir")
-    if asked is not None and Path(unquote(asked)).resolve() != run.resolve():
+    if asked is not None and Path(unquote(asked)).expanduser().resolve() != run.resolve():
         raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
     if not line.only_looks and not os.access(run, os.W_OK):
         raise ConfigError(f"{run} cannot be written to: copy the run to where it can be, and resume it there")

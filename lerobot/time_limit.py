@@ -19,6 +19,8 @@ FIRST_SAVE_S = 10.0
 """What a checkpoint is taken to need until one was written."""
 FACTOR = 2.0
 """On what was measured: the next one may be slower than any before."""
+SHORTEST_S = 2 * FLOOR_S + FACTOR * FIRST_SAVE_S
+"""With less, every job would end before its first update."""
 
 _UNITS = re.compile(r"(?=\d)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")

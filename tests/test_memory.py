@@ -1,6 +1,8 @@
 """Memory: batches are divided without changing the gradient, and running out of it is one sentence."""
 
 import json
+import threading
+import time
 
 import pytest
 import torch
@@ -239,6 +241,36 @@ def test_running_out_in_an_evaluation_names_the_keys_of_evaluations(train, monke
     assert "in an evaluation" in said
     assert "type eval.batch_size=1 or precision=bf16 or" in said
     assert "checkpoint 000001 stays as it is" in said
+
+
+def test_running_out_names_the_checkpoint_that_was_still_being_written(train, monkeypatch):
+    from lerobot.checkpoint import writer
+    from lerobot.evaluation import SimEvaluator
+
+    real, begun = writer.write_checkpoint, threading.Event()
+
+    def slow(*words):
+        begun.wait(10)
+        time.sleep(0.2)
+        return real(*words)
+
+    def evaluate(self, *_):
+        begun.set()
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(writer, "write_checkpoint", slow)
+    monkeypatch.setattr(SimEvaluator, "evaluate", evaluate)
+    with pytest.raises(RunError, match="checkpoint 000001 stays as it is"):
+        train("steps=1", "env=metaworld")
+
+
+def test_where_the_network_itself_has_no_room_the_sentence_has_its_sizes(train):
+    """No smaller batch helps there. No machine has room for these."""
+    with pytest.raises(
+        RunError, match=r"policy\.dim_feedforward=40000000000.*: type policy\.dim_feedforward=<less>"
+    ) as error:
+        train("policy.dim_feedforward=40000000000")
+    assert "micro_batch" not in str(error.value)
 
 
 @pytest.mark.parametrize(

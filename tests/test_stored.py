@@ -190,6 +190,44 @@ def test_another_schedule_or_optimizer_is_refused(trained, word):
         lerobot.compose("train", [f"resume={run}", word])
 
 
+def test_a_rate_that_changed_is_said_once(trained, caplog):
+    run = trained("run", "steps=2")
+    caplog.set_level("INFO")
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=3", "policy.optimizer_lr=1e-5"]))
+    assert caplog.text.count("=1e-05, was 0.001") == 1
+
+
+@pytest.mark.parametrize("word", ["resume=", "resume=''", "--resume="])
+def test_an_empty_resume_names_no_run(word):
+    with pytest.raises(ConfigError, match="resume= names no run"):
+        lerobot.compose("train", [word])
+
+
+def test_a_home_folder_is_what_a_shell_makes_of_it(trained, monkeypatch, tmp_path):
+    """A shell leaves `--output_dir=~/run` alone, and a folder of the name `~` was made."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    trained("run", "steps=2")
+    again = [*TINY, "steps=2", "output_dir=~/run"]
+    assert lerobot.compose("train", [*again, "resume=auto"]).output_dir == str(tmp_path / "run")
+    assert lerobot.compose("train", [*TINY, "output_dir=~/other"]).output_dir == str(tmp_path / "other")
+
+
+def test_a_training_state_names_its_checkpoint(trained):
+    state = trained("run", "steps=2") / "checkpoints" / "000002" / "training_state"
+    assert lerobot.compose("train", [f"resume={state}", "steps=3"]).resume == str(state.parent.resolve())
+
+
+@pytest.mark.parametrize("name", ["log_freq", "save_freq", "env_eval_freq"])
+def test_a_negative_period_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name}=-1: type 0 or more"):
+        lerobot.compose("train", [*TINY, f"{name}=-1"])
+
+
+def test_a_reference_to_no_key_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"\$\{steeps\} names no key: type one that --cfg job shows"):
+        lerobot.compose("train", [*TINY, "save_freq=${steeps}"])
+
+
 def test_a_folder_of_several_runs_lists_them(trained, tmp_path):
     """CKPT-06: which path do I give?"""
     runs = [trained(tmp_path / "sweep" / name, "steps=2") for name in ("a", "b")]

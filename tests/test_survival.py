@@ -167,31 +167,46 @@ def test_the_best_checkpoint_is_kept_and_known_after_a_resume(train, rows, tmp_p
 
 
 def test_an_evaluation_that_beats_all_others_is_worth_a_checkpoint(train, monkeypatch, tmp_path, caplog):
-    from lerobot.evaluation import Evaluator
+    from lerobot.evaluation import SimEvaluator
 
     rates = {1: 0.2, 2: 0.1, 3: 0.8, 4: 0.8, 5: 0.3}
 
     def evaluate(self, policy, step, tracker, autocast, stop):
         tracker.log(step, {"eval/success_rate": rates[step]})
 
-    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    run = train("steps=5", "env_eval_freq=1", "checkpoint.best=eval/success_rate")
+    monkeypatch.setattr(SimEvaluator, "evaluate", evaluate)
+    run = train("steps=5", "env=metaworld", "env_eval_freq=1", "checkpoint.best=eval/success_rate")
     checkpoints = run / "checkpoints"
     assert (checkpoints / "best").resolve().name == "000003"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["000001", "000003", "000005", "best", "last"]
     assert "nothing of that name" not in caplog.text
 
 
-def test_a_best_metric_that_never_came_is_said(train, caplog):
-    run = train("steps=1", "checkpoint.best=eval/succes_rate")
+def test_a_best_metric_that_does_not_come_is_said_once_and_at_the_first_save(train, caplog, monkeypatch):
+    from lerobot.runner import Training
 
+    real, said = Training.update, []
+
+    def update(self, step):
+        said.append(caplog.text.count("checkpoint.best=train/los: nothing of that name was logged"))
+        real(self, step)
+
+    monkeypatch.setattr(Training, "update", update)
+    run = train("steps=3", "log_freq=1", "save_freq=1", "checkpoint.best=train/los")
+
+    assert said == [0, 1, 1]
     assert not (run / "checkpoints" / "best").exists()
-    assert "checkpoint.best=eval/succes_rate: nothing of that name was logged" in caplog.text
     assert "train/loss" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "words", [["checkpoint.keep=0"], ["checkpoint.best_is=up"], ["checkpoint.best=train/loss", "save_checkpoint=false"]]
+    "words",
+    [
+        ["checkpoint.keep=0"],
+        ["checkpoint.best_is=up"],
+        ["checkpoint.best=train/loss", "save_checkpoint=false"],
+        ["checkpoint.best=eval/success_rate", "env=null"],
+    ],
 )
 def test_senseless_ways_to_keep_checkpoints_are_refused(words):
     with pytest.raises(lerobot.errors.ConfigError, match="checkpoint"):
@@ -250,7 +265,7 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_anew_in_its_folder(t
     with pytest.raises(RuntimeError, match="the node is gone"):
         train("steps=4", "resume=auto")
     assert json.loads((tmp_path / "run" / "status.json").read_text())["step"] == 2
-    with pytest.raises(lerobot.errors.ConfigError, match="type resume=auto output_dir="):
+    with pytest.raises(lerobot.errors.ConfigError, match="resume=auto output_dir="):
         train("steps=4")
 
     run = train("steps=4", "resume=auto")
@@ -281,6 +296,49 @@ def test_a_checkpoint_that_is_passed_over_is_named_with_what_it_lacks(train, cap
 
     assert "going on after step 2" in caplog.text
     assert f"checkpoint 000004 lacks {lost}: passed over" in caplog.text
+
+
+@pytest.mark.parametrize("lost", ["training_state", "pretrained_model/train_config.json"])
+def test_so_is_one_that_has_a_policy_and_no_state_to_go_on_from(train, caplog, lost):
+    """CKPT-12: an older one was whole, and the run was told to start over from the weights."""
+    run = train("steps=4", "save_freq=2")
+    newest = run / "checkpoints" / "000004"
+    (newest / lost).rename(newest / "gone")
+    caplog.set_level("INFO")
+    with pytest.raises(
+        lerobot.errors.ConfigError, match=rf"000004 lacks {lost}: resume=.*/000002 goes on from an older"
+    ):
+        lerobot.compose("train", [f"resume={newest}"])
+
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=5"]))
+
+    assert "going on after step 2" in caplog.text
+    assert f"checkpoint 000004 lacks {lost}: passed over" in caplog.text
+
+
+def test_a_full_disk_at_the_first_save_promises_no_checkpoint(train, monkeypatch, tmp_path):
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lerobot.checkpoint.training_state.put", full)
+        with pytest.raises(
+            lerobot.errors.RunError, match="nothing is saved: make room, then start again with resume=auto"
+        ):
+            train("steps=1")
+    train("steps=1", "resume=auto")
+    assert (tmp_path / "run" / "checkpoints" / "last").resolve().name == "000001"
+
+
+def test_a_folder_in_which_a_run_was_refused_is_free(train, tmp_path):
+    """The line is typed again, mended."""
+    with pytest.raises(lerobot.errors.ConfigError, match="episode 900"):
+        train("dataset.episodes=[900]")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "refused"
+
+    run = train("steps=1")
+
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
 
 
 def test_a_run_in_a_folder_that_cannot_be_written_is_refused_before_anything_is_opened(train, monkeypatch):

@@ -8,7 +8,7 @@ from runs import TINY
 
 import lerobot
 from lerobot import time_limit
-from lerobot.errors import ConfigError
+from lerobot.errors import ConfigError, RunError
 from lerobot.evaluation import Evaluator
 from lerobot.time_limit import Deadline, seconds
 
@@ -185,6 +185,28 @@ def test_what_is_left_out_after_the_last_update_leaves_the_run_stopped(
 
     assert evaluator.rolled == [(2, 10)]
     assert (status(run)["state"], status(run)["step"]) == ("stopped", 4)
+
+
+def test_a_limit_in_which_nothing_fits_is_refused_and_not_begun_again_for_ever():
+    with pytest.raises(ConfigError, match="time_limit=39s: type 40 s or more"):
+        lerobot.compose("train", [*TINY, "time_limit=39s"])
+
+
+def test_a_limit_shorter_than_the_evaluation_that_is_owed_ends_the_run(
+    train, ten_seconds_an_update, episodes, tmp_path
+):
+    """Each job would make the same part of it, and none would go on."""
+    episodes(each_s=15)
+    words = ["steps=8", "env_eval_freq=2", "save_freq=1", "env=metaworld"]
+    run = train(*words, "time_limit=150")
+    assert (status(run)["state"], status(run)["step"]) == ("stopped", 2)
+
+    with pytest.raises(RunError, match="time_limit=100 is too short for an evaluation"):
+        lerobot.run(lerobot.compose("train", [f"resume={run}", "time_limit=100"]))
+
+    assert status(run)["state"] == "failed"
+    lerobot.run(lerobot.compose("train", [f"resume={run}", "time_limit=null"]))
+    assert status(run)["state"] == "done"
 
 
 def test_a_signal_after_the_time_limit_is_the_first_one(clock):

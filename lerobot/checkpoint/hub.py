@@ -108,7 +108,8 @@ def check_upload(policy: Any, *, saves: bool) -> None:
         raise ConfigError(f"policy.push_to_hub=true needs a network and HF_HUB_OFFLINE is set: unset it, {without}")
     if get_token() is None:
         raise ConfigError(f"policy.push_to_hub=true needs a token: type `hf auth login`, set HF_TOKEN, {without}")
-    with _answered(repo), suppress(RepositoryNotFoundError):  # a new one is made at the end
+    later = f"again later, {without}"
+    with _answered(repo, asks=later), suppress(RepositoryNotFoundError):  # a new one is made at the end
         _api().model_info(repo, timeout=_TIMEOUT_S)  # the next call would wait for minutes where nobody answers
     with _answered(repo, asks="with your token; log in anew with `hf auth login`"):
         account = _api().whoami()

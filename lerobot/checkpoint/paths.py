@@ -23,6 +23,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAIN_CONFIG_FILE = "train_config.json"
 PRETRAINED_FOLDER = "pretrained_model"
+STATE_FOLDER = "training_state"
 CHECKPOINTS_FOLDER = "checkpoints"
 LAST = "last"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -37,8 +38,8 @@ OLD = ".old"
 def find_pretrained(path: str | Path) -> Path:
     """The folder with `config.json` and `model.safetensors` that `path` means, links resolved.
 
-    `path` may be that folder, a file in it, a checkpoint's step folder, `last` or `best`, a `checkpoints` folder, a
-    run, or a run's `.hydra/config.yaml`. Raises `ConfigError` that says what is missing.
+    `path` may be that folder, a file in it, a checkpoint's step folder, its `training_state`, `last` or `best`, a
+    `checkpoints` folder, a run, or a run's `.hydra/config.yaml`. Raises `ConfigError` that says what is missing.
     """
     given = follow(Path(path).expanduser())
     if not given.exists():
@@ -49,8 +50,8 @@ def find_pretrained(path: str | Path) -> Path:
     if given.name in (LAST, BEST) and given.is_file():
         raise ConfigError(f"{given} names no checkpoint beside it: give one of the step folders there")
     folder = given.parent if given.is_file() else given
-    folder = folder.parent if folder.name == ".hydra" else folder
-    steps = [*_newest_first(folder), *_newest_first(folder / CHECKPOINTS_FOLDER)]
+    folder = folder.parent if folder.name in (".hydra", STATE_FOLDER) else folder
+    steps = [*newest_first(folder), *newest_first(folder / CHECKPOINTS_FOLDER)]
     for place in (folder, *(step / PRETRAINED_FOLDER for step in (folder, *steps))):
         if not missing_files(place):
             return place.resolve()
@@ -72,6 +73,13 @@ def step_of(folder: Path) -> int | None:
 def is_whole(step_folder: Path) -> bool:
     """Whether a policy can be loaded from `step_folder`."""
     return not missing_files(step_folder / PRETRAINED_FOLDER)
+
+
+def missing_to_go_on(step_folder: Path) -> list[str]:
+    """What `step_folder` lacks of what a run needs to go on from it."""
+    needed = (f"{PRETRAINED_FOLDER}/{TRAIN_CONFIG_FILE}", STATE_FOLDER)
+    lacks = missing_files(step_folder / PRETRAINED_FOLDER)
+    return lacks + [name for name in needed if not (step_folder / name).exists()]
 
 
 def follow(path: Path) -> Path:
@@ -154,7 +162,7 @@ def _features(file: Path, name: str, stored: Any) -> dict[str, Feature]:
         ) from error
 
 
-def _newest_first(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
     """`last`, then the numbered checkpoints, highest first. Others (half-written ones) are none."""
     numbered = [(step, entry.name, entry) for entry in folder.glob("*") if (step := step_of(entry)) is not None]
     return [follow(folder / LAST), *(entry for *_, entry in sorted(numbered, reverse=True))]

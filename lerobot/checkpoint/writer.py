@@ -48,6 +48,7 @@ class Checkpoints:
         # Those beyond the step that the run went on from are of a part that it left.
         self._steps = {step for step in whole_steps(self.root) if resumed is not None and step <= resumed}
         self._values: dict[int, float] = {}
+        self._said_no_best = False
 
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`tensors` for `write`, as they are until the next `hold`.
@@ -90,9 +91,12 @@ class Checkpoints:
 
     def note(self, step: int) -> None:
         """Remember the metric that the best is told by, if it was logged for `step`."""
-        at, value = self.tracker.newest.get(self.settings.best or "", (None, None))
+        best, newest = self.settings.best or "", self.tracker.newest
+        at, value = newest.get(best, (None, None))
         if at == step:
             self._remember(step, value)
+        elif best and at is None and any(key.partition("/")[0] == best.partition("/")[0] for key in newest):
+            self.say_no_best()  # its like was logged, and it was not
 
     def _remember(self, step: int, value: Any) -> None:
         if isinstance(value, (int, float)) and math.isfinite(value):
@@ -129,8 +133,9 @@ class Checkpoints:
             self._thread.shutdown()
 
     def say_no_best(self) -> None:
-        """Say so where the metric that was to tell the best was never there."""
-        if self.settings.best and not self._values and self.tracker.newest:
+        """Say so, once, where the metric that is to tell the best is not there."""
+        if self.settings.best and not self._values and self.tracker.newest and not self._said_no_best:
+            self._said_no_best = True
             names = ", ".join(sorted(key for key in self.tracker.newest if "/" in key))
             log.warning(
                 "checkpoint.best=%s: nothing of that name was logged, so no checkpoint is the best; type one of %s",
@@ -148,10 +153,10 @@ class Checkpoints:
             return job()
         except OSError as error:
             reason = " ".join(str(error.strerror or error).split())
-            raise RunError(
-                f"{self.root} cannot be written to ({reason}), the checkpoints in it are whole: make room, then go on "
-                f"with resume={self.run_dir}"
-            ) from error
+            saved = pointed(self.root / LAST) is not None
+            left = "the checkpoints in it are whole" if saved else "nothing is saved"
+            go_on = f"{'go on with resume' if saved else 'start again with resume=auto output_dir'}={self.run_dir}"
+            raise RunError(f"{self.root} cannot be written to ({reason}), {left}: make room, then {go_on}") from error
 
     def _finish(self) -> None:
         future, then = self._pending.popleft()

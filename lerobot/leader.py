@@ -32,15 +32,15 @@ def leading() -> Iterator[Callable[[Any], Any]]:
     become_rank()
     from lerobot.accelerator.parallel import shared_store
 
+    store: Any = shared_store()
     shared = False
 
     def share(config: Any) -> Any:
         nonlocal shared
         shared = True
-        shared_store().set(_CONFIG, pickle.dumps(config))
+        store.set(_CONFIG, pickle.dumps(config))
         return config
 
-    store = shared_store()
     try:
         yield share
     finally:

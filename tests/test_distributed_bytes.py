@@ -37,7 +37,9 @@ def counted(config):
             elif event.name == "c10d::_reduce_scatter_base_":
                 moved["reduce_scatter"] += event.input_shapes[1][0]
             elif event.name == "gloo:all_reduce" and previous == "c10d::allreduce_":
-                moved["allreduce"] += event.input_shapes[0][0] if event.input_shapes[0][0] > 200 else 0  # no norms, no counts
+                moved["allreduce"] += (
+                    event.input_shapes[0][0] if event.input_shapes[0][0] > 200 else 0
+                )  # no norms, no counts
             previous = event.name if event.name.startswith("c10d") else previous
         parameters = list(self.policy.parameters())
         moments = [v for entry in self.optimizer.state.values() for v in entry.values() if v.dim()]

@@ -219,6 +219,44 @@ def test_two_machines_are_one_run(tmp_path):
     assert list((tmp_path / "node1").iterdir()) == []
 
 
+SRUN = '#!/bin/sh\nexec "$@"\n'
+TORCHRUN_HERE = '#!/bin/sh\nexec "$PYTHON" -m torch.distributed.run "$@"\n'
+SCONTROL = '#!/bin/sh\n[ "$1" = show ] && { echo localhost; exit; }\necho "$@" >> requeued\n'
+
+
+@pytest.mark.slow
+def test_the_script_for_several_machines_goes_on_after_each_time_limit(tmp_path):
+    """On a cluster that is made up: one machine, two processes, and USR1 to all of them as SLURM sends it."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("srun", SRUN), ("torchrun", TORCHRUN_HERE), ("scontrol", SCONTROL)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    variables = {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": "node[1]",
+        "SLURM_JOB_NUM_NODES": "1",
+        "LEROBOT_NPROC": "2",
+    }
+    variables |= {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
+    variables["LEROBOT_PORT"] = str(free_port())
+    run, steps = Path("outputs/slurm/4711"), []
+    for stay in range(1, 3):
+        (run / "metrics.jsonl").unlink(missing_ok=True)
+        script = ["sh", str(ROOT / "scripts" / "slurm_nodes.sh"), *WORDS, *ENDLESS]
+        process = subprocess.Popen(script, env=environment(**variables), stderr=subprocess.PIPE, text=True)
+        ranks = trains(process, run)
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.send_signal(signal.SIGUSR1)
+        code, _, said = ended(process, timeout=90)
+        assert code == 0, said
+        assert_gone(ranks)
+        assert Path("requeued").read_text().splitlines() == ["requeue 4711"] * stay
+        assert status(run)["state"] == "stopped"
+        steps.append(status(run)["step"])
+    assert steps[1] > steps[0]
+
+
 def test_refusals_come_before_a_process_is_started(tmp_path):
     """In a fork of this process, where torch is there already."""
     from test_slurm import Cluster

@@ -96,7 +96,7 @@ class Ranks(World):
         self._store = store
         timeout = timedelta(seconds=settings.timeout_s)
         dist.init_process_group(_backend(), store=store, rank=self.rank, world_size=self.size, timeout=timeout)
-        self._host = dist.new_group(backend="gloo", timeout=ENDLESS)
+        self._host: Any = dist.new_group(backend="gloo", timeout=ENDLESS)
 
     def gather(self, value: T) -> list[T]:
         """See `World`."""

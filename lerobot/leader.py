@@ -72,6 +72,7 @@ def in_silence(work: Callable[[Any], str], config: Any) -> str:
 def become_rank() -> None:
     """What each of several processes of a machine owes to the others: to leave threads over, and not to outlive all."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a rank that is gone fills the screen
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // local)))
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 

@@ -127,7 +127,7 @@ class _Agent(threading.Thread):
 @contextmanager
 def _environment(number: int) -> Iterator[None]:
     """What the processes inherit, put back on exit."""
-    own = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S)}
+    own = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     own["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # noqa: PTH109
     own["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // number))
     before = {name: os.environ.get(name) for name in (*own, "TORCHELASTIC_SIGNALS_TO_HANDLE")}

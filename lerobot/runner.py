@@ -207,6 +207,7 @@ def train(config: TrainConfig) -> str:
             return final.state
         if config.interrupt_after is not None and config.resume is None:
             _train_part(config, root, run_dir, stop, world, until=config.interrupt_after)
+            world.wait()  # until the first rank has written it
             config.resume = str(find_pretrained(run_dir).parent)
         final.step = _train_part(config, root, run_dir, stop, world, until=config.steps)
         final.state = "done" if final.step >= config.steps and not _cut_short(config, stop) else "stopped"
@@ -278,6 +279,10 @@ def _open(
     optimizer = config.optimizer.build(policy.parameter_groups())
     base_lrs = [group.setdefault("initial_lr", group["lr"]) for group in optimizer.param_groups]
     progress = Progress() if resumed is None else restore(config, resumed, optimizer, accelerator)
+    if len(set(world.gather(progress.step))) > 1:
+        raise RunError(
+            f"processes see other checkpoints in {run_dir}: machines of one run need one disk to resume from"
+        )
     samples, pins = progress.samples or 0, accelerator.pins_memory
     batches = stack.enter_context(open_batches(config, dataset, samples, world=world, pin_memory=pins))
     alone = Feed(batches, config.accelerator.gradient_accumulation.steps, stop)

@@ -360,6 +360,31 @@ def resumed(run, number, words):
         del os.environ["WORLD_SIZE"]
 
 
+@SLOW
+@pytest.mark.parametrize("words", [[], ["parallelism=fsdp"]], ids=["ddp", "fsdp2"])
+def test_resuming_with_the_same_processes_is_exact(rows, tmp_path, words):
+    """In the middle of a window of metrics, of which each rank brings its part."""
+    words = [
+        *words,
+        "batch_size=4",
+        "policy.use_vae=true",
+        "policy.dropout=0.1",
+        "log_freq=4",
+        "steps=10",
+        "save_freq=5",
+    ]
+    straight = train_on(2, [*TINY, *words, f"output_dir={tmp_path / 'straight'}"])
+    cut = train_on(2, [*TINY, *words, "interrupt_after=6", f"output_dir={tmp_path / 'cut'}"])
+
+    for name, value in weights(straight).items():
+        assert bool((weights(cut)[name] == value).all())
+    told = [
+        [{k: v for k, v in row.items() if not k.endswith(("_s", "_gb"))} for row in rows(run)]
+        for run in (straight, cut)
+    ]
+    assert told[0] == told[1]
+
+
 def test_a_signal_to_one_rank_stops_all_after_the_same_update(rows, tmp_path):
     config = lerobot.compose(
         "train", [*TINY, f"output_dir={tmp_path / 'run'}", "steps=500", "batch_size=4", "log_freq=0"]

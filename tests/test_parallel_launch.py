@@ -73,20 +73,21 @@ def assert_gone(ranks, within=10):
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_command_at_once_and_leaves_no_orphan(tmp_path):
+@pytest.mark.parametrize(("killed", "layout"), [(1, "ddp"), (0, "ddp"), (1, "fsdp")])
+def test_a_killed_process_ends_the_command_at_once_and_leaves_no_orphan(tmp_path, killed, layout):
     run = tmp_path / "run"
-    process = command(*TRAIN, *WORDS, *ENDLESS, f"output_dir={run}", "parallelism.nproc=2")
+    process = command(*TRAIN, *WORDS, *ENDLESS, f"output_dir={run}", "parallelism.nproc=2", f"parallelism={layout}")
     ranks = trains(process, run)
     assert sorted(ranks) == [0, 1]
     begun = time.monotonic()
-    ranks[1].kill()
+    ranks[killed].kill()
     code, _, said = ended(process, timeout=30)
 
     assert time.monotonic() - begun < 30
     assert code == 1
-    assert "process 1 was ended by SIGKILL" in said
+    assert f"process {killed} was ended by SIGKILL" in said
     assert said.count("Traceback") == 0
-    assert (status(run)["state"], "process 1 was ended by SIGKILL" in status(run)["error"]) == ("failed", True)
+    assert (status(run)["state"], f"process {killed} was ended by SIGKILL" in status(run)["error"]) == ("failed", True)
     assert_gone(ranks)
 
 

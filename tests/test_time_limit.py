@@ -221,3 +221,12 @@ def test_a_signal_after_the_time_limit_is_the_first_one(clock):
         assert stop()
         signal.raise_signal(signal.SIGTERM)
         assert stop()
+
+
+def test_the_limit_counts_from_the_command_and_not_from_the_process_that_it_started(monkeypatch):
+    from lerobot import time_limit
+
+    own = time_limit.process_age_s()
+    monkeypatch.setenv(time_limit.COMMAND_BEGAN, str(time.time() - own - 1000))
+
+    assert time_limit.process_age_s() == pytest.approx(own + 1000, abs=5)

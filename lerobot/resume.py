@@ -11,6 +11,7 @@ from lerobot.accelerator.stack import Stack
 from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, missing_to_go_on, step_of
 from lerobot.checkpoint.training_state import Progress, load_checkpoint
 from lerobot.config import TrainConfig
+from lerobot.errors import RunError
 from lerobot.migrate import read_run
 from lerobot.stored import changes
 
@@ -24,6 +25,8 @@ def restore(config: TrainConfig, resumed: Path, optimizer: torch.optim.Optimizer
     goes_on = before == now == "fp16" and not config.reset_scale
     settings = config.accelerator.grad_scaler
     progress, warning = load_checkpoint(resumed, optimizer, stack.scaler if goes_on else None, settings)
+    if len(set(stack.world.gather(progress.step))) > 1:
+        raise RunError("the processes see other checkpoints: machines of one run need one disk to resume from")
     _say_where(config, resumed, progress.step, stored)
     if warning:
         log.warning(warning)

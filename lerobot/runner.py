@@ -279,10 +279,6 @@ def _open(
     optimizer = config.optimizer.build(policy.parameter_groups())
     base_lrs = [group.setdefault("initial_lr", group["lr"]) for group in optimizer.param_groups]
     progress = Progress() if resumed is None else restore(config, resumed, optimizer, accelerator)
-    if len(set(world.gather(progress.step))) > 1:
-        raise RunError(
-            f"processes see other checkpoints in {run_dir}: machines of one run need one disk to resume from"
-        )
     samples, pins = progress.samples or 0, accelerator.pins_memory
     batches = stack.enter_context(open_batches(config, dataset, samples, world=world, pin_memory=pins))
     alone = Feed(batches, config.accelerator.gradient_accumulation.steps, stop)

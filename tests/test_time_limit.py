@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 from runs import TINY
@@ -224,8 +225,6 @@ def test_a_signal_after_the_time_limit_is_the_first_one(clock):
 
 
 def test_the_limit_counts_from_the_command_and_not_from_the_process_that_it_started(monkeypatch):
-    from lerobot import time_limit
-
     own = time_limit.process_age_s()
     monkeypatch.setenv(time_limit.COMMAND_BEGAN, str(time.time() - own - 1000))
 

@@ -22,6 +22,7 @@ from lerobot.checkpoint.writer import Checkpoints, open_checkpoints
 from lerobot.claim import claimed
 from lerobot.config import TrainConfig, to_plain
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
+from lerobot.disk import spared
 from lerobot.envs.scope import preserved_rng
 from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator
@@ -196,7 +197,8 @@ class Training:
 
     def _record_facts(self, forward_dtype: str) -> None:
         self.facts |= {"forward_dtype": forward_dtype, "micro_batch": self.micro_batches.size}
-        write_json(self.run_dir / "run.json", self.facts)
+        with spared(self.run_dir):
+            write_json(self.run_dir / "run.json", self.facts)
         self.tracker.describe(self.facts)
         log.info(
             "running on %s (%s) in %s, scaler %s, tf32 %s",

@@ -250,15 +250,18 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_anew_in_its_folder(t
 
     monkeypatch.setattr(ACTPolicy, "loss", loss)
     with pytest.raises(RuntimeError, match="the node is gone"):
-        train("steps=4", "resume=auto")
+        train("steps=4", "resume=auto", "wandb=offline")
     assert json.loads((tmp_path / "run" / "status.json").read_text())["step"] == 2
     with pytest.raises(lerobot.errors.ConfigError, match="type resume=auto output_dir="):
         train("steps=4")
 
-    run = train("steps=4", "resume=auto")
+    run = train("steps=4", "resume=auto", "wandb=offline")
 
     assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
     assert json.loads((run / "status.json").read_text())["state"] == "done"
+    charts = [path.name for path in (run / "wandb").glob("offline-run-*/run-*.wandb")]
+    assert len(charts) == 2
+    assert len(set(charts)) == 1  # it was another run in the charts
 
 
 def test_a_run_goes_on_with_its_own_data_alone_wherever_that_is_now(train, tmp_path):

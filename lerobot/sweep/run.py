@@ -9,13 +9,12 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from lerobot.claim import claimed
-from lerobot.cli import grammar
 from lerobot.errors import ConfigError
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import STATUS_FILE, now, read_status, write_status
 from lerobot.sweep.config import SweepConfig
 from lerobot.sweep.halt import halted
-from lerobot.sweep.jobs import Job, Sweep, is_about_the_sweep, read_sweep, spelled, write_sweep
+from lerobot.sweep.jobs import Job, Sweep, folder_words, is_about_the_sweep, read_sweep, spelled, write_sweep
 from lerobot.sweep.plan import Planned, plan
 from lerobot.sweep.table import NOT_RUN, close, state_of
 from lerobot.sweep.typed import TYPED, Typed
@@ -110,10 +109,8 @@ def _refuse(folder: Path, refused: Sequence[Planned]) -> None:
 
 def _words(folder: Path, one: Planned, about: Sequence[str]) -> list[str]:
     """What Hydra reads for one job."""
-    earlier = len(list((folder / one.job.folder).glob(".hydra*")))
-    again = [f"hydra.output_subdir=.hydra.{earlier}"] if earlier else []
     sweep = [word for word in about if word.startswith("sweep.")]  # hydra's own are added by Hydra
-    return [*one.words, *sweep, f"hydra.sweep.subdir={grammar(one.job.folder)}", *again]
+    return [*one.words, *sweep, *folder_words(folder, one.job.folder)]
 
 
 def _launch(

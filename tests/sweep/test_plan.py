@@ -1,5 +1,6 @@
 """What a line means is listed before anything runs: the jobs, their folders, and what cannot work."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -195,6 +196,19 @@ def test_an_estimate_tries_each_kind_of_job_once_and_leaves_nothing(dry, monkeyp
     assert "and 5 like it" in said
     assert "in all: about" in said
     assert not list(tmp_path.glob("lerobot-*"))
+
+
+@pytest.mark.slow
+def test_an_estimate_counts_the_evaluations_too(dry):
+    """They were left out, and are most of the time of a short run."""
+    words = ["seed=1,2", "device=cpu", "steps=40", "env=metaworld", "env.task=push-v3", "env.episode_length=20"]
+    status, said = dry(*words, "env_eval_freq=20", "eval.n_episodes=10", "sweep.estimate=true")
+
+    assert status == 0
+    found = re.search(r"2 evaluations of 10 episodes, ([\d.]+) s each at most", said)
+    assert found, said
+    assert 0 < float(found[1]) < 60
+    assert "evaluations left out" not in said
 
 
 def test_torch_waits_until_a_job_could_run(tmp_path):

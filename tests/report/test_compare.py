@@ -273,3 +273,15 @@ def test_many_groups_of_one_seed_are_one_sentence(make_run, report):
         "steps=1 has the lowest final loss, 0.4; then steps=0 0.5, steps=3 0.6, steps=2 0.7: one seed each, no spread "
         "known, add seed=0,1,2"
     )
+
+
+def test_of_many_pairs_the_undecided_ones_are_counted(make_run, report):
+    """Seven settings were twenty-one lines."""
+    for number in range(5):
+        won = 45 if number == 0 else 20 + number
+        make_run(f"{number}_x", f"steps={number}", solved=[i < won for i in range(50)])
+
+    found = report()
+    assert [comparison.decided for comparison in found.told] == [True] * 4
+    assert len(found.folded) == 6
+    assert "6 more pairs are undecided, the report has each" in found.conclusions

@@ -30,13 +30,13 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; bo
 th { white-space: nowrap; } td { white-space: nowrap; }
 td.words { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
 .decided { font-weight: 600; } .failed, .missing { color: #D55E00; } .refused, .stopped { color: var(--faint); }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
-.pictures { align-items: start; overflow-x: auto; }
-.pictures img { width: 100%; min-width: 32rem; height: auto; background: #fff; border-radius: 4px; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(32rem, 1fr)); gap: 1rem;
+  align-items: start; overflow-x: auto; }
+.pictures img { width: 100%; height: auto; background: #fff; border-radius: 4px; }
 @media print {
   :root { --ink: #000; --paper: #fff; --line: #bbb; --tint: #fff; }
   body { padding: 0; max-width: none; font-size: 9pt; }
-  .wide, .pictures { overflow: visible; background: none; } .pictures img { min-width: 0; }
+  .wide, .pictures { overflow: visible; background: none; } .pictures { grid-template-columns: 1fr 1fr; }
   table { font-size: 7pt; } td { white-space: normal; } img, tr { break-inside: avoid; }
 }
 """

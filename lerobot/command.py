@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lerobot import disk
 from lerobot.claim import OccupiedError, make_folder, refuse_occupied
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
@@ -150,6 +151,12 @@ def main(command: str, work: Callable[[Any], str]) -> None:
                 raise
             print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
             raise SystemExit(FAILED if isinstance(error, RunError) else REFUSED) from None
+        except OSError as error:  # what a run writes is spared; this is before it began, or a folder of a sweep
+            if wants_traceback or error.errno not in disk.FAULTS:
+                raise
+            said = f"{error.filename or 'a disk'} cannot be written to ({error.strerror}): make room, then start anew"
+            print(f"error: {said}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(FAILED) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from lerobot.config import EvalRunConfig, TrainConfig
 from lerobot.data.reader import LeRobotDataset
+from lerobot.disk import spared
 from lerobot.envs.result import EvalResult, write_episodes
 from lerobot.envs.rollout import asked_features, evaluate
 from lerobot.policies.base import Policy
@@ -63,7 +64,8 @@ class SimEvaluator(Evaluator):
             rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
         if rows:
             tracker.log(step, {f"eval/{name}_success_rate": row["eval/success_rate"] for name, row in rows.items()})
-            write_json(self.folder / BASELINES_FILE, rows)
+            with spared(self.folder.parent):
+                write_json(self.folder / BASELINES_FILE, rows)
 
 
 def make_evaluator(config: TrainConfig, policy: Policy, dataset: LeRobotDataset, run_dir: Path) -> Evaluator:
@@ -98,7 +100,8 @@ def roll(
 
 def report(result: EvalResult, step: int, folder: Path, tracker: Tracker) -> None:
     """Write the episodes, say the outcome, and log it with its videos."""
-    write_episodes(folder / "episodes.jsonl", result.episodes)
+    with spared(folder.parent):
+        write_episodes(folder / "episodes.jsonl", result.episodes)
     log.info("%s", summary("policy", result))
     if result.note:
         log.info("%s", result.note)

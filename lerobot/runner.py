@@ -22,6 +22,7 @@ from lerobot.checkpoint.writer import Checkpoints, open_checkpoints
 from lerobot.claim import claimed
 from lerobot.config import TrainConfig, to_plain
 from lerobot.diagnose import first_nonfinite_module, nonfinite_gradients
+from lerobot.disk import spared
 from lerobot.envs.scope import preserved_rng
 from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator
@@ -35,7 +36,7 @@ from lerobot.resume import restore
 from lerobot.schedule import due
 from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
-from lerobot.status import running, write_json, write_status
+from lerobot.status import read_status, running, write_json, write_status
 from lerobot.step import train_step
 from lerobot.time_limit import Deadline
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
@@ -197,7 +198,8 @@ class Training:
 
     def _record_facts(self, forward_dtype: str) -> None:
         self.facts |= {"forward_dtype": forward_dtype, "micro_batch": self.micro_batches.size}
-        write_json(self.run_dir / "run.json", self.facts)
+        with spared(self.run_dir):
+            write_json(self.run_dir / "run.json", self.facts)
         self.tracker.describe(self.facts)
         log.info(
             "running on %s (%s) in %s, scaler %s, tf32 %s",
@@ -286,12 +288,14 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     batches = stack.enter_context(open_batches(config, dataset, progress.step, pin_memory=accelerator.pins_memory))
     held.micro_batches = MicroBatches(config, policy, model, optimizer, accelerator)
     facts = {**accelerator.facts(), **versions()}
-    charts = replace(config.wandb, name=config.wandb.name or config.job_name)
+    run_id = config.wandb.run_id or read_status(run_dir).get("wandb_id")  # of a part that died before its checkpoint
+    charts = replace(config.wandb, name=config.wandb.name or config.job_name, run_id=run_id)
     plain, start = to_plain(config), progress.step
     tracker = stack.enter_context(
         open_tracker(run_dir, charts, steps=config.steps, start_step=start, config=plain, facts=facts)
     )
     config.wandb.run_id = tracker.run_id
+    write_status(run_dir, wandb_id=tracker.run_id)
     _say_upload(config.policy)
     size, skipped, in_a_row = (
         config.log_freq or config.steps,

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 CHECKPOINT_OPTION = "_from_checkpoint_"
 """Begins the names of the policy group's options that stand for checkpoints."""
+UNUSABLE: dict[str, tuple[str, ConfigError]] = {}
+"""Options of the line at hand whose checkpoint cannot be used: what was typed for it, and why not."""
 _NOT_OURS = (
     *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
     *("features", "features_map", "observation_width", "observation_height"),  # of env
@@ -90,7 +92,9 @@ def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | 
     if not unquote(resume).strip():
         raise ConfigError("resume= names no run: type resume=<run folder>, or leave it out for a new one")
     if line.is_multirun:
-        raise ConfigError("resume goes on with one run: leave out -m")
+        raise ConfigError(
+            "resume goes on with one run: leave out -m, or type -m sweep.resume=<its folder> to go on with a sweep"
+        )
     if resume.lower() == "true":
         if config_path is None:
             raise ConfigError("resume=true does not say which run: type resume=<run folder>")
@@ -258,7 +262,9 @@ def _use_policy(value: str, line: Line) -> None:
     """Make each checkpoint in `value` (a sweep has several) an option of the policy group."""
     options, revision = [], line.take("policy.pretrained_revision")
     revision = None if revision in (None, "null", "None") else unquote(revision)
-    for number, path in enumerate(unquote(value).split(",") if line.is_multirun else [unquote(value)]):
+    typed = unquote(value).split(",") if line.is_multirun else [unquote(value)]
+    UNUSABLE.clear()
+    for number, path in enumerate(typed):
         repo = hub.named_repo(path, revision)
         if revision is not None and repo is None:
             raise ConfigError(
@@ -268,13 +274,19 @@ def _use_policy(value: str, line: Line) -> None:
             line.put("policy.pretrained_path", grammar(repo[0] if repo else path))
             line.put("policy.pretrained_revision", "null" if repo is None or repo[1] is None else grammar(repo[1]))
             return
-        folder, commit = hub.find_policy(path, revision)
+        options.append(f"{CHECKPOINT_OPTION}{number}")
+        try:
+            folder, commit = hub.find_policy(path, revision)
+        except ConfigError as error:
+            UNUSABLE[options[-1]] = path, error
+            if len(UNUSABLE) == len(typed) or line.get("hydra/sweeper") is not None:
+                raise next(iter(UNUSABLE.values()))[1] from None
+            continue  # one job of the sweep is refused
         config = paths.read_policy_config(folder)
         config.pretrained_path, config.pretrained_revision = repo[0] if repo else str(folder), commit
         # To upload is up to the launch, as the device is: LeRobot's checkpoints name where theirs went.
         config.push_to_hub, config.repo_id, config.private, config.tags, config.license = False, None, None, None, None
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
-        options.append(f"{CHECKPOINT_OPTION}{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)
     if (choice := line.take("policy")) is not None and choice != "act":  # LeRobot's users type the type too
         raise ConfigError(f"policy={choice} and policy.path={value} name two policies: leave one out")

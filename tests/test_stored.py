@@ -276,6 +276,7 @@ def test_configs_of_other_versions_are_read_with_one_warning(trained, rows, capl
 
     assert [row["step"] for row in rows(run)] == [1, 2, 3]
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    warnings = [warning for warning in warnings if "waiting for data" not in warning]  # a busy machine
     assert len(warnings) == (1 if said else 0)
     assert not said or (str(file) in warnings[0] and said in warnings[0])
     again = json.loads((run / "checkpoints" / "last" / "pretrained_model" / "train_config.json").read_text())

@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from faults import small_disk
 from runs import DATA, TINY
 
 import lerobot
 import lerobot.checkpoint
 import lerobot.errors
+import lerobot.train
 from lerobot.command import _new_folder
 
 
@@ -263,15 +265,18 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_anew_in_its_folder(t
 
     monkeypatch.setattr(ACTPolicy, "loss", loss)
     with pytest.raises(RuntimeError, match="the node is gone"):
-        train("steps=4", "resume=auto")
+        train("steps=4", "resume=auto", "wandb=offline")
     assert json.loads((tmp_path / "run" / "status.json").read_text())["step"] == 2
     with pytest.raises(lerobot.errors.ConfigError, match="resume=auto output_dir="):
         train("steps=4")
 
-    run = train("steps=4", "resume=auto")
+    run = train("steps=4", "resume=auto", "wandb=offline")
 
     assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
     assert json.loads((run / "status.json").read_text())["state"] == "done"
+    charts = [path.name for path in (run / "wandb").glob("offline-run-*/run-*.wandb")]
+    assert len(charts) == 2
+    assert len(set(charts)) == 1  # it was another run in the charts
 
 
 def test_a_run_goes_on_with_its_own_data_alone_wherever_that_is_now(train, tmp_path):
@@ -365,3 +370,70 @@ def test_resume_auto_never_starts_over_beside_checkpoints(train, rows, caplog):
         (run / "checkpoints" / step / "pretrained_model" / "model.safetensors").unlink()
     with pytest.raises(lerobot.errors.ConfigError, match=r"lacks model\.safetensors"):
         train("steps=4", "resume=auto")
+
+
+def test_a_full_disk_takes_rows_and_status_for_a_while_and_ends_no_run(train, rows, monkeypatch, tmp_path, caplog):
+    """It ended with a traceback, or two."""
+    from lerobot.policies.act import ACTPolicy
+
+    disk, real, calls = tmp_path / "disk", ACTPolicy.loss, []
+    with small_disk(disk) as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+
+        def loss(self, batch):
+            calls.append(1)
+            if len(calls) == 3:
+                fill()
+            if len(calls) == 6:
+                (disk / "ballast").unlink()
+            return real(self, batch)
+
+        monkeypatch.setattr(ACTPolicy, "loss", loss)
+        run = train("save_checkpoint=false", "steps=6", name="disk/run")
+
+        assert [row["step"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
+        status = json.loads((run / "status.json").read_text())
+        assert (status["state"], status["step"]) == ("done", 6)
+        assert sum("cannot be written to (No space left on device)" in line for line in caplog.messages) == 1
+
+
+def test_a_disk_that_stays_full_ends_no_run_and_its_state_is_known_here(train, monkeypatch, tmp_path, capfd):
+    from lerobot.policies.act import ACTPolicy
+    from lerobot.status import read_status
+
+    disk, real = tmp_path / "disk", ACTPolicy.loss
+    with small_disk(disk) as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+
+        def loss(self, batch):
+            fill()
+            return real(self, batch)
+
+        monkeypatch.setattr(ACTPolicy, "loss", loss)
+        monkeypatch.setattr("sys.argv", ["lerobot-train", *TINY, "save_checkpoint=false", f"output_dir={disk / 'run'}"])
+        with pytest.raises(SystemExit) as left:
+            lerobot.command.main("train", lerobot.train.work)
+
+        said = capfd.readouterr().err
+        assert left.value.code == 0
+        assert said.count("cannot be written to") == 1
+        assert "Traceback" not in said  # logging prints one for each line that a full disk does not take
+        assert read_status(disk / "run")["state"] == "done"
+
+
+def test_a_full_disk_before_a_run_has_begun_is_one_sentence(monkeypatch, tmp_path, capfd):
+    disk = tmp_path / "disk"
+    with small_disk(disk) as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+        fill()
+        monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *TINY, "seed=0,1", f"output_dir={disk / 'sweep'}"])
+        with pytest.raises(SystemExit) as left:
+            lerobot.command.main("train", lerobot.train.work)
+
+        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert left.value.code != 0
+        assert len(said) == 1
+        assert "No space left on device" in said[0]

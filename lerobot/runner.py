@@ -14,7 +14,8 @@ from lerobot import loop
 from lerobot.accelerator.config import AUTO
 from lerobot.accelerator.precision import check_master_weights, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, Update, open_stack
-from lerobot.checkpoint.hub import upload
+from lerobot.checkpoint.folders import leave_later
+from lerobot.checkpoint.hub import say_upload, upload
 from lerobot.checkpoint.paths import find_pretrained
 from lerobot.checkpoint.rng import restore_rng
 from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, take_snapshot
@@ -291,12 +292,15 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
     run_id = config.wandb.run_id or read_status(run_dir).get("wandb_id")  # of a part that died before its checkpoint
     charts = replace(config.wandb, name=config.wandb.name or config.job_name, run_id=run_id)
     plain, start = to_plain(config), progress.step
+    if resumed is not None:
+        restore_rng(resumed / STATE_FOLDER, policy.device)  # the last that can be refused: from here files change
+        leave_later(resumed.parent, start)
     tracker = stack.enter_context(
         open_tracker(run_dir, charts, steps=config.steps, start_step=start, config=plain, facts=facts)
     )
     config.wandb.run_id = tracker.run_id
     write_status(run_dir, wandb_id=tracker.run_id)
-    _say_upload(config.policy)
+    say_upload(config.policy)
     size, skipped, in_a_row = (
         config.log_freq or config.steps,
         progress.skipped_steps,
@@ -318,12 +322,3 @@ def _open(config: TrainConfig, dataset_root: Path, run_dir: Path, stop: Stop, st
         config, run_dir, accelerator, policy, model, optimizer, batches, held.micro_batches, window, tracker,
         checkpoints, evaluator, stop, facts, step=start, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
-
-
-def _say_upload(policy: Any) -> None:
-    named = [name for name in ("repo_id", "private", "tags", "license") if getattr(policy, name) is not None]
-    if policy.push_to_hub:
-        log.info("the last checkpoint will be uploaded to %s", policy.repo_id)
-    elif named:
-        words = ", ".join(f"policy.{name}" for name in named)
-        log.info("%s: nothing is uploaded without policy.push_to_hub=true; `hf upload` takes a checkpoint there", words)

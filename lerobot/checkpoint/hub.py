@@ -5,6 +5,7 @@ huggingface_hub is imported where a repo is named and nowhere else: a path on th
 """
 
 import json
+import logging
 import os
 import re
 import sys
@@ -22,6 +23,8 @@ from lerobot.checkpoint.paths import (
     find_pretrained,
 )
 from lerobot.errors import ConfigError, RunError
+
+log = logging.getLogger(__name__)
 
 _REPO = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*?)(@(?P<revision>[\w./-]+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -96,8 +99,9 @@ def check_upload(policy: Any, *, saves: bool) -> None:
 
     repo, without = policy.repo_id, "or leave policy.push_to_hub out"
     if repo is None or _REPO.fullmatch(repo) is None or "@" in repo:
+        given = "" if repo is None else f" and policy.repo_id={repo} is none"
         raise ConfigError(
-            f"policy.push_to_hub=true needs a repo to upload to: add policy.repo_id=<user>/<name>, {without}"
+            f"policy.push_to_hub=true needs a repo to upload to{given}: type policy.repo_id=<user>/<name>, {without}"
         )
     if not saves:
         raise ConfigError(f"policy.push_to_hub=true uploads the last checkpoint: drop save_checkpoint=false, {without}")
@@ -226,3 +230,13 @@ def _quiet_unless_watched() -> Iterator[None]:
 def _one_line(error: Exception) -> str:
     said = " ".join(str(error).split()) or "nothing said"
     return f"{type(error).__name__}: {said[:200]}"
+
+
+def say_upload(policy: Any) -> None:
+    """Say what is going to be uploaded, or that nothing is although a place was named."""
+    named = [name for name in ("repo_id", "private", "tags", "license") if getattr(policy, name) is not None]
+    if policy.push_to_hub:
+        log.info("the last checkpoint will be uploaded to %s", policy.repo_id)
+    elif named:
+        words = ", ".join(f"policy.{name}" for name in named)
+        log.info("%s: nothing is uploaded without policy.push_to_hub=true; `hf upload` takes a checkpoint there", words)

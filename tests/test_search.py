@@ -178,6 +178,7 @@ def test_a_job_that_a_signal_stopped_goes_on_in_its_folder_when_the_search_does(
     assert [name.partition("_")[0] for name, _ in begun] == ["0", "1", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_folders_of_a_search_say_what_was_chosen(search):
     """They were all called cpu_no."""
     words = ["policy.optimizer_lr=tag(log,interval(1e-5,1e-2))", "precision=no,bf16"]

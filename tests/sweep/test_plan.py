@@ -273,6 +273,7 @@ def test_the_hint_names_what_is_to_be_typed(dry, words, says):
     assert says in error
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_sweep_that_goes_on_says_what_is_left(sweep, monkeypatch, capsys):
     """Jobs that were done were listed as if they were to run."""
     from lerobot.status import write_status

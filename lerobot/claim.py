@@ -29,8 +29,18 @@ def refuse_occupied(folder: Path) -> None:
     status = read_status(folder)
     began = status.get("state") != "refused" or (folder / METRICS_FILE).exists()
     if began and (folder / STATUS_FILE).exists():
-        again = f", or resume=auto output_dir={folder} to train in it again" if "steps" in status else ""
+        again = f", or add resume=auto to the line that began it, output_dir={folder}" if "steps" in status else ""
         raise OccupiedError(f"{folder} holds a run that saved no checkpoint: type another output_dir{again}")
+
+
+def refuse_held(folder: Path) -> None:
+    """Refuse a folder in which a run is at work."""
+    if is_held(folder):
+        raise _in_use(folder)
+
+
+def _in_use(folder: Path) -> OccupiedError:
+    return OccupiedError(f"{folder} is in use by another process: wait, or type another output_dir")
 
 
 @contextmanager
@@ -44,7 +54,7 @@ def claimed(folder: Path, *, goes_on: bool) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise OccupiedError(f"{folder} is in use by another process: wait, or type another output_dir") from None
+        raise _in_use(folder) from None
     try:
         if not goes_on:
             refuse_occupied(folder)

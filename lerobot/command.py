@@ -1,6 +1,7 @@
 """Runs a command: Hydra composes, the task works, and whatever goes wrong leaves as one sentence and a status."""
 
 import copy
+import errno
 import importlib
 import importlib.metadata
 import logging
@@ -21,8 +22,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lerobot import disk
 from lerobot.accelerator.parallel_config import is_rank, rank_of
-from lerobot.claim import OccupiedError, make_folder, refuse_occupied
+from lerobot.claim import OccupiedError, make_folder, refuse_held, refuse_occupied
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
@@ -89,6 +91,7 @@ def _place(line: Line) -> None:
     if line.only_looks or line.is_multirun or "${" in folder:  # a sweep looks itself whether it goes on there
         return
     if line.get("resume") is None:
+        refuse_held(plain)
         refuse_occupied(plain)
     make_folder(plain)
 
@@ -152,6 +155,14 @@ def main(command: str, work: Callable[[Any], str]) -> None:
                 raise
             print(f"error: {sentence(error, command)}", file=sys.stderr)  # noqa: T201
             raise SystemExit(FAILED if isinstance(error, RunError) else REFUSED) from None
+        except OSError as error:  # what a run writes is spared; this is before it began, or a folder of a sweep
+            if wants_traceback or error.errno not in (*disk.FAULTS, errno.ENAMETOOLONG):
+                raise
+            named, place = error.errno == errno.ENAMETOOLONG, str(error.filename or "a disk")
+            said = f"{place} cannot be written to ({error.strerror}): make room, then start anew"
+            said = f"{place[:40]}... is too long for a name: type a shorter one" if named else said
+            print(f"error: {said}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(REFUSED if named else FAILED) from None
 
 
 @contextmanager

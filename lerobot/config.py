@@ -150,6 +150,8 @@ class TrainConfig:
             raise ConfigError(f"seed={self.seed}: type less than 2**63")
         if self.interrupt_after is not None and self.interrupt_after >= self.steps:
             raise ConfigError(f"interrupt_after={self.interrupt_after} never comes: type less than steps={self.steps}")
+        if self.interrupt_after is not None and not self.save_checkpoint:
+            raise ConfigError("interrupt_after goes on from a checkpoint and save_checkpoint=false: leave one out")
         if self.reset_scale and self.resume is None:
             raise ConfigError("reset_scale=true is for a run that goes on: add resume=<run>, or leave it out")
 

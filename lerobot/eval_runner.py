@@ -3,12 +3,14 @@
 import logging
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from lerobot.accelerator.precision import check_observed, observed_dtypes
 from lerobot.accelerator.stack import open_stack
 from lerobot.checkpoint.pretrained import load_policy
 from lerobot.claim import claimed
 from lerobot.config import EvalRunConfig, to_plain
+from lerobot.disk import spared
 from lerobot.evaluation import report, roll
 from lerobot.facts import versions
 from lerobot.memory import Held, explained
@@ -38,7 +40,7 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
             "weights": "raw",
             "n_action_steps": getattr(policy.config, "n_action_steps", None),
         }
-        write_json(run_dir / "run.json", facts)
+        _write_facts(run_dir, facts)
         tracker = opened.enter_context(
             open_tracker(run_dir, config.wandb, steps=0, config=to_plain(config), facts=facts)
         )
@@ -46,7 +48,12 @@ def evaluate_checkpoint(config: EvalRunConfig, run_dir: Path) -> str:
         log.info("evaluating %s%s on %s in precision %s", path, commit, stack.device.torch_device, stack.precision)
         with observed_dtypes(policy) as seen:
             result = roll(policy, config, run_dir / "eval", stack.autocast, stop)
-        write_json(run_dir / "run.json", {**facts, "forward_dtype": check_observed(stack.precision, seen)})
+        _write_facts(run_dir, {**facts, "forward_dtype": check_observed(stack.precision, seen)})
         report(result, 0, run_dir / "eval", tracker)
         final.state = "stopped" if result.stopped else "done"
     return final.state
+
+
+def _write_facts(run_dir: Path, facts: dict[str, Any]) -> None:
+    with spared(run_dir):
+        write_json(run_dir / "run.json", facts)

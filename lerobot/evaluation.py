@@ -10,6 +10,7 @@ from typing import Any
 from lerobot.accelerator.parallel import ALONE, World
 from lerobot.config import EvalRunConfig, TrainConfig
 from lerobot.data.reader import LeRobotDataset
+from lerobot.disk import spared
 from lerobot.envs.result import EvalResult, merged, write_episodes
 from lerobot.envs.rollout import asked_features, evaluate
 from lerobot.policies.base import Policy
@@ -67,7 +68,8 @@ class SimEvaluator(Evaluator):
             rows[name] = {**metrics(result), "episodes": [asdict(episode) for episode in result.episodes]}
         if rows:
             tracker.log(step, {f"eval/{name}_success_rate": row["eval/success_rate"] for name, row in rows.items()})
-            self.world.first(write_json)(self.folder / BASELINES_FILE, rows)
+            with spared(self.folder.parent):
+                self.world.first(write_json)(self.folder / BASELINES_FILE, rows)
 
     def _roll(
         self, policy: Policy, config: TrainConfig, video_dir: Path | None, autocast: Autocast, stop: Stop
@@ -125,7 +127,8 @@ def roll(
 
 def report(result: EvalResult, step: int, folder: Path, tracker: Tracker) -> None:
     """Write the episodes, say the outcome, and log it with its videos."""
-    write_episodes(folder / "episodes.jsonl", result.episodes)
+    with spared(folder.parent):
+        write_episodes(folder / "episodes.jsonl", result.episodes)
     log.info("%s", summary("policy", result))
     if result.note:
         log.info("%s", result.note)

@@ -36,6 +36,11 @@ def sentence(error: Exception, command: str) -> str:
             return f"{match[1]} holds several values: type {key}=[{value}] for a list, or add -m to sweep over them"
         quoted = f"{key}=\\'{value}\\'"
         return f"{match[1]} holds several values: add -m to sweep over them, or quote a text with commas: {quoted}"
+    if match := re.search(r"Sweeping over Hydra's configuration is not supported : '(.+)'", text):
+        key, _, value = match[1].partition("=")
+        if key == "hydra.sweep.dir":
+            return f"output_dir={value} names several folders and a sweep has one: type one"
+        return f"{match[1]} holds several values and the whole sweep has one: type one"
     if match := re.search(r"Config group override must be a string or a list. Got (\w+)", text):
         return f"a group names one of its options, not a {match[1]}: --help lists them"
     if "Unsupported item value in defaults" in text:
@@ -60,6 +65,8 @@ def _wrong_value(error: Exception) -> str:
 
 
 def _unknown_key(key: str, command: str) -> str:
+    if key.startswith(("hydra.sweeper.", "hydra.launcher.")):
+        return _unknown_setting(key)
     keys = {folder.name for folder in conf_dir().iterdir() if folder.is_dir() and folder.name != "hydra"}
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -68,6 +75,19 @@ def _unknown_key(key: str, command: str) -> str:
         return ""
     near = difflib.get_close_matches(key.lstrip("+~"), sorted(keys), 1, cutoff=0.5)
     return f"there is no key '{key}': " + (f"type {near[0]}=..." if near else "--help lists the keys")
+
+
+def _unknown_setting(key: str) -> str:
+    """What to type in place of a setting that the chosen sweeper or launcher does not have."""
+    group = key.split(".")[1]
+    options: dict[str, list[str]] = {}
+    for file in sorted((conf_dir() / "hydra" / group).glob("*.yaml")):
+        for name in OmegaConf.load(file):
+            options.setdefault(f"hydra.{group}.{name}", []).append(file.stem)
+    if key in options:
+        return f"{key} is of hydra/{group}={' or '.join(options[key])}: add that"
+    near = difflib.get_close_matches(key, [name for name in options if "._" not in name], 1, cutoff=0.0)[0]
+    return f"there is no key '{key}': type {near}=... (of hydra/{group}={' or '.join(options[near])})"
 
 
 def _keys(node: Any, prefix: str = "") -> list[str]:

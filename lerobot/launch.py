@@ -73,7 +73,7 @@ class Job:
         ears = nullcontext() if os.getpid() == self.launcher else _deaf()
         with ears, subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, env=environment, start_new_session=True
-        ) as child:  # fmt: skip
+        ) as child, _handed_on(child, "SIGUSR2" if self.requeues else None):  # fmt: skip
             assert child.stdin is not None
             child.stdin.write(whole)
             child.stdin.close()
@@ -110,6 +110,20 @@ def _deaf() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _handed_on(child: subprocess.Popen, name: str | None) -> Iterator[None]:
+    """Hand the signal of that name on to `child` until exit."""
+    if name is None:
+        yield
+        return
+    number = getattr(signal, name)
+    before = signal.signal(number, lambda *_: child.send_signal(number))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def read_run(file: Path) -> dict[str, Any]:
     """
     stored = read_json(file)
     if not isinstance(stored.get("policy"), dict):
-        raise ConfigError(f"{file} holds no run's config: name a run, or its {file.name}")
+        raise ConfigError(f"{file} holds no run's config: name a run, or its train_config.json")
     if holds_interpolation(stored):
         raise ConfigError(f"{file} has a reference (${{...}}) in place of a value: give the config of a run")
     return current(stored, file) if is_ours(stored) else stored

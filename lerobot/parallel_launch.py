@@ -143,7 +143,7 @@ def _environment(number: int) -> Iterator[None]:
 def _logging() -> tuple[int, list[tuple[str | None, Any]]]:
     """The root logger's level, and of each of its places the file (None: the console) and the form of a line."""
     root = logging.getLogger()
-    places = [h for h in root.handlers if type(h) in (logging.StreamHandler, logging.FileHandler)]
+    places = [h for h in root.handlers if type(h) is logging.StreamHandler or isinstance(h, logging.FileHandler)]
     return root.level, [(getattr(place, "baseFilename", None), place.formatter) for place in places]
 
 

@@ -13,6 +13,7 @@ def main() -> None:
     from pathlib import Path
 
     from lerobot.accelerator.parallel_config import rank_of
+    from lerobot.disk import LogFile
     from lerobot.errors import ConfigError, RunError
     from lerobot.explain import sentence
     from lerobot.leader import become_rank, in_silence
@@ -29,7 +30,7 @@ def main() -> None:
         raise SystemExit(0 if in_silence(work, config) in ("done", "stopped") else 1)
     root.setLevel(level)
     for file, formatter in places:
-        handler = logging.StreamHandler() if file is None else logging.FileHandler(file)
+        handler = logging.StreamHandler() if file is None else LogFile(file)
         handler.setFormatter(formatter)
         root.addHandler(handler)
     try:

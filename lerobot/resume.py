@@ -9,11 +9,14 @@ import torch
 
 from lerobot.accelerator.stack import Stack
 from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, missing_to_go_on, step_of
-from lerobot.checkpoint.training_state import Progress, load_checkpoint
+from lerobot.checkpoint.rng import restore_rng
+from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, load_checkpoint
 from lerobot.config import TrainConfig
 from lerobot.errors import RunError
 from lerobot.migrate import read_run
+from lerobot.seed import mix, seed_run
 from lerobot.stored import changes
+from lerobot.tracking.window import Window
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,27 @@ def restore(config: TrainConfig, resumed: Path, optimizer: torch.optim.Optimizer
         progress = replace(progress, samples=progress.step * per_update)
     _say_processes(config, progress, stored, stack.world.size)
     return progress if before == now else replace(progress, window=None)  # no row mixes two precisions
+
+
+def window_of(config: TrainConfig, progress: Progress, stack: Stack) -> Window:
+    """Where the metrics of an update go, with what no row of the part before holds yet."""
+    size, skipped, in_a_row = (
+        config.log_freq or config.steps,
+        progress.skipped_steps,
+        progress.consecutive_skips,
+    )
+    window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
+    if (state := progress.window_of(stack.world.rank, stack.world.size)) is not None:
+        window.restore(state, stack.device.torch_device)
+    return window
+
+
+def set_generators(seed: int, resumed: Path | None, device: torch.device, rank: int) -> None:
+    """Python's, numpy's and torch's, each rank's its own, as the run's part before left them."""
+    # Again: what was imported and built meanwhile has drawn, more the first time than later.
+    seed_run(mix(seed, rank) if rank else seed)
+    if resumed is not None and (warning := restore_rng(resumed / STATE_FOLDER, device, rank)):
+        log.warning(warning)
 
 
 def _scaler_sentence(before: str, now: str, scale: float, *, reset: bool) -> str:

@@ -16,12 +16,14 @@ from lerobot.accelerator.parallel import World, open_world
 from lerobot.accelerator.parallel_config import is_rank
 from lerobot.accelerator.precision import check_master_weights, check_moments, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, open_stack
+from lerobot.checkpoint.folders import leave_later
 from lerobot.checkpoint.hub import say_upload, upload
 from lerobot.checkpoint.paths import find_pretrained
 from lerobot.checkpoint.rng import restore_rng, rng_state
 from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, take_snapshot
 from lerobot.checkpoint.writer import Checkpoints, open_checkpoints
 from lerobot.config import TrainConfig, to_plain
+from lerobot.disk import spared
 from lerobot.envs.scope import preserved_rng
 from lerobot.errors import RunError
 from lerobot.evaluation import Evaluator, make_evaluator, missed_evaluation
@@ -34,10 +36,10 @@ from lerobot.policies.base import Policy
 from lerobot.prepare import find_dataset, open_batches, policy_and_data
 from lerobot.ranks import NoCheckpoints, combined, run_folder
 from lerobot.report.closing import close
-from lerobot.resume import restore
-from lerobot.seed import mix, seed_run, seed_step
+from lerobot.resume import restore, set_generators, window_of
+from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
-from lerobot.status import write_json, write_status
+from lerobot.status import read_status, write_json, write_status
 from lerobot.step import train_step
 from lerobot.time_limit import Deadline
 from lerobot.tracking.tracker import Tracker, open_tracker
@@ -180,7 +182,8 @@ class Training:
 
     def _record_facts(self, forward_dtype: str) -> None:
         self.facts |= {"forward_dtype": forward_dtype, "micro_batch": self.micro_batches.size}
-        self.world.first(write_json)(self.run_dir / "run.json", self.facts)
+        with spared(self.run_dir):
+            self.world.first(write_json)(self.run_dir / "run.json", self.facts)
         self.tracker.describe(self.facts)
         log.info(
             "running on %s (%s) in %s, scaler %s, tf32 %s, processes %d (%s)",
@@ -285,21 +288,24 @@ def _open(
     feed = alone if world.size == 1 else SharedFeed(alone, policy, world)
     held.micro_batches = MicroBatches(config, policy, model, optimizer, accelerator)
     facts = {**accelerator.facts(), **versions()}
-    charts = replace(config.wandb, name=config.wandb.name or config.job_name)
+    run_id = config.wandb.run_id or read_status(run_dir).get("wandb_id")  # of a part that died before its checkpoint
+    charts = replace(config.wandb, name=config.wandb.name or config.job_name, run_id=run_id)
     plain, start = to_plain(config), progress.step
+    if resumed is not None:
+        # The last that can be refused: from here files change.
+        restore_rng(resumed / STATE_FOLDER, policy.device, world.rank)
+        world.first(leave_later)(resumed.parent, start)
     tracker = stack.enter_context(
         open_tracker(run_dir, charts, steps=config.steps, start_step=start, config=plain, facts=facts)
         if world.is_first
         else nullcontext(Tracker())
     )
     config.wandb.run_id = tracker.run_id
+    world.first(write_status)(run_dir, wandb_id=tracker.run_id)
     say_upload(config.policy)
-    window = _window(config, progress, accelerator)
+    window = window_of(config, progress, accelerator)
     policy.train()
-    # Again: what was imported and built meanwhile has drawn, more the first time than later.
-    seed_run(mix(config.seed, world.rank) if world.rank else config.seed)
-    if resumed is not None and (warning := restore_rng(resumed / STATE_FOLDER, policy.device, world.rank)):
-        log.warning(warning)
+    set_generators(config.seed, resumed, policy.device, world.rank)
     checkpoints = stack.enter_context(
         open_checkpoints(run_dir, config.checkpoint, tracker, pinned=accelerator.pins_memory, resumed=resumed)
         if world.is_first
@@ -312,16 +318,3 @@ def _open(
         checkpoints, evaluator, stop, facts, Overflows(config, accelerator, policy, window), step=start,
         samples=samples, base_lrs=base_lrs, _logged_step=start,
     )  # fmt: skip
-
-
-def _window(config: TrainConfig, progress: Progress, stack: Stack) -> Window:
-    """Where the metrics of an update go, with what no row of the part before holds yet."""
-    size, skipped, in_a_row = (
-        config.log_freq or config.steps,
-        progress.skipped_steps,
-        progress.consecutive_skips,
-    )
-    window = Window(size, skipped_steps=skipped, consecutive_skips=in_a_row)
-    if (state := progress.window_of(stack.world.rank, stack.world.size)) is not None:
-        window.restore(state, stack.device.torch_device)
-    return window

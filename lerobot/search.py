@@ -4,93 +4,170 @@ A job's value is read from its `metrics.jsonl`, so that it does not matter which
 which machine. A job that failed, was refused or came to a number that is not finite is a failed trial and ends nothing.
 """
 
+import difflib
 import logging
-import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 
-from lerobot.cli import translate
 from lerobot.errors import ConfigError
-from lerobot.ranges import COUNT, COUNT_OR_NONE, POSITIVE, check_ranges
+from lerobot.search_space import WHERE, Settings, Space, read_space
 from lerobot.signals import STOP_FILE
-from lerobot.status import read_status, write_status
+from lerobot.status import STATUS_FILE, read_status, write_status
 from lerobot.sweep.config import SweepConfig
-from lerobot.sweep.jobs import is_about_the_sweep
+from lerobot.sweep.jobs import Job, Sweep, folder_words, is_about_the_sweep, read_sweep, write_sweep
+from lerobot.sweep.table import NOT_RUN, state_of
+from lerobot.sweep.typed import TYPED
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.distributions import BaseDistribution
     from optuna.trial import Trial
 
 log = logging.getLogger(__name__)
 
-WHERE = "hydra.sweeper"
-
 
 @dataclass
-class Settings:
-    """What `conf/hydra/sweeper/optuna.yaml` holds, with what each key is for."""
+class Search:
+    """A search under way."""
 
-    metric: str
-    direction: Any
-    take: str
-    n_trials: int
-    n_jobs: int
-    storage: str
-    study_name: str
-    seed: int
-    pruning: bool
-    startup_trials: int
-    poll_s: float
-    params: dict[str, str] | None
+    settings: Settings
+    space: Space
+    folder: Path
+    study: "Study"
+    sweeper: Sweeper
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> "Settings":
-        """Settings of the sweeper's node; a key that is none of them is refused."""
-        names = [item.name for item in fields(cls)]
-        if unknown := sorted(given.keys() - set(names)):
-            raise ConfigError(f"{WHERE}.{unknown[0]} is no setting of the search: type one of {', '.join(names)}")
-        return cls(**{**given, "params": dict(given["params"] or {})})
+    def run(self) -> None:
+        """Run jobs until the study has as many as were asked for, those first that a signal or a kill cut short."""
+        cut_short = [trial for trial in self._running() if self._goes_on(trial)]
+        while trials := self._next(cut_short):
+            if self._run(trials):
+                log.warning("the search is stopped; type -m sweep.resume=%s to go on with it", self.folder)
+                return
+            self._refuse_unlogged(trials)
+        _say_best(self.settings, self.study)
 
-    def __post_init__(self) -> None:
-        for name, words in (("direction", ("maximize", "minimize")), ("take", ("last", "best"))):
-            if getattr(self, name) not in words:
-                raise ConfigError(f"{WHERE}.{name}={getattr(self, name)}: type {' or '.join(words)}")
-        numbers = {"n_trials": COUNT, "n_jobs": COUNT, "seed": COUNT_OR_NONE}
-        check_ranges(WHERE, self, {**numbers, "startup_trials": COUNT_OR_NONE, "poll_s": POSITIVE})
+    def _running(self) -> list["Trial"]:
+        from optuna.trial import Trial, TrialState
 
-    def value(self, rows: Sequence[dict[str, Any]]) -> float | None:
-        """What a job with these rows came to; None where it has no finite value."""
-        found = [row[self.metric] for row in rows if isinstance(row.get(self.metric), int | float)]
-        found = [value for value in found if math.isfinite(value)]
-        if not found or self.take == "last":
-            return found[-1] if found else None
-        return max(found) if self.direction == "maximize" else min(found)
+        found = self.study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+        return [Trial(self.study, trial._trial_id) for trial in found]
 
+    def _goes_on(self, trial: "Trial") -> bool:
+        """Whether a job of an earlier pass is to go on; one that had ended is told now."""
+        ended = state_of(self._place(trial)) in ("done", "refused") or trial.user_attrs.get("pruned")
+        return not ended or self._tell(trial)
 
-@dataclass
-class Space:
-    """What is the same in every job, and what is searched."""
+    def _next(self, cut_short: list["Trial"]) -> list["Trial"]:
+        """The jobs that are to run together now."""
+        size = self.settings.n_jobs
+        if cut_short:
+            trials, cut_short[:] = cut_short[:size], cut_short[size:]
+            return trials
+        left = self.settings.n_trials - len(self.study.trials)
+        return [self.study.ask(self.space.searched) for _ in range(min(left, size))]
 
-    fixed: list[str] = field(default_factory=list)
-    """Overrides."""
-    searched: dict[str, "BaseDistribution"] = field(default_factory=dict)
+    def _run(self, trials: Sequence["Trial"]) -> bool:
+        """Run jobs and write down what became of them; whether a signal ended them, and so the search."""
+        jobs = [self.space.job(trial) for trial in trials]
+        self._list(jobs)
+        words = [
+            [*self.space.overrides(trial), *folder_words(self.folder, job.folder)]
+            for trial, job in zip(trials, jobs, strict=True)
+        ]
+        try:
+            self.sweeper.validate_batch_is_legal(words)
+            with _watched(self, trials):
+                self.sweeper.launcher.launch(words, initial_job_idx=trials[0].number)  # type: ignore[attr-defined]
+        except Exception:
+            for trial in trials:
+                self._tell(trial, begun=False)
+            raise
+        left = [self._tell(trial) for trial in trials]
+        return any(left)
 
-    def overrides(self, trial: "Trial") -> list[str]:
-        """The overrides of one job."""
-        return [*self.fixed, *(f"{key}={value}" for key, value in trial.params.items())]
+    def _list(self, jobs: Sequence[Job]) -> None:
+        """Add `jobs` to the file of the sweep, which the table, the report and `sweep.resume` read."""
+        typed, stored = TYPED.get(), read_sweep(self.folder)
+        known = {job.number: job for job in (*(stored.jobs if stored else ()), *jobs)}
+        listed = [job for _, job in sorted(known.items())]
+        write_sweep(self.folder, Sweep(typed.command, typed.flags, [*typed.words, *typed.search], listed, search=True))
+
+    def _place(self, trial: "Trial") -> Path:
+        return self.folder / self.space.job(trial).folder
+
+    def rows(self, trial: "Trial") -> list[dict[str, Any]]:
+        """What the job has logged so far."""
+        try:
+            return read_metrics(self._place(trial) / METRICS_FILE)
+        except (OSError, ConfigError):  # not there yet, or garbled: no value
+            return []
+
+    def ask_to_stop(self, trial: "Trial") -> None:
+        """Ask a running job to write its checkpoint and end."""
+        trial.set_user_attr("pruned", True)
+        (self._place(trial) / STOP_FILE).touch()
+
+    def falls_behind(self, trial: "Trial") -> bool:
+        """Report the job's new rows; whether at one of them the median of the others at the same step is better."""
+        reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+        for row in self.rows(trial):
+            if row["step"] not in reported and (value := self.settings.value([row])) is not None:
+                trial.report(value, row["step"])
+                if trial.should_prune():
+                    return True
+        return False
+
+    def _tell(self, trial: "Trial", *, begun: bool = True) -> bool:
+        """Write down what became of a job, unless a signal stopped it or kept it from starting: then it goes on later.
+
+        begun: False where the launcher raised, so that nothing did.
+        """
+        from optuna.trial import TrialState
+
+        job, settings = self._place(trial), self.settings
+        state, pruned = read_status(job).get("state"), trial.user_attrs.get("pruned", False)
+        if begun and state in ("stopped", NOT_RUN, None) and not pruned:
+            return True
+        self.falls_behind(trial)  # what it logged since the last look is a yardstick for later ones
+        trial.set_user_attr("folder", str(job))
+        (job / STOP_FILE).unlink(missing_ok=True)  # of a job that was done before it could be stopped
+        value = settings.value(self.rows(trial))
+        if state == "done" and value is not None:
+            self.study.tell(trial, value)
+        elif state == "stopped" and pruned:
+            self.study.tell(trial, state=TrialState.PRUNED)
+            write_status(job, pruned=True)
+            log.info("%s is pruned: its %s was behind the median", job, settings.metric)
+        else:
+            self.study.tell(trial, state=TrialState.FAIL)
+            if state == "done":
+                log.warning("%s has no finite %s: a failed trial", job, settings.metric)
+        return False
+
+    def _refuse_unlogged(self, trials: Sequence["Trial"]) -> None:
+        """End a search for what no job logs once one is done: all the others would be trained for nothing."""
+        from optuna.trial import TrialState
+
+        if self.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]):
+            return
+        for trial in trials:
+            logged = sorted({key for row in self.rows(trial) for key in row if "/" in key})
+            if state_of(self._place(trial)) == "done" and self.settings.metric not in logged:
+                near = (difflib.get_close_matches(self.settings.metric, logged, 1, cutoff=0.0) or ["train/loss"])[0]
+                raise ConfigError(
+                    f"{WHERE}.metric={self.settings.metric} is not logged, {self._place(trial).name} is done without "
+                    f"it: type {WHERE}.metric={near} (there are {', '.join(logged) or 'none, log_freq is 0'})"
+                )
 
 
 def search(settings: Settings, arguments: Sequence[str], sweeper: Sweeper) -> None:
@@ -99,66 +176,28 @@ def search(settings: Settings, arguments: Sequence[str], sweeper: Sweeper) -> No
         raise ConfigError("hydra/sweeper=optuna needs optuna: `pip install lerobot-runner[search]`")
     config: Any = sweeper.config
     space = read_space(settings, arguments, OverridesParser.create(sweeper.hydra_context.config_loader))  # type: ignore[union-attr]
+    space.config = config
     _refuse_unsearchable(settings, space, config)
     folder = Path(config.hydra.sweep.dir)
+    _refuse_occupied(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, folder / "multirun.yaml")
     with _opened(settings, folder) as study:
         _refuse_other_words(settings, space, study)
-        while (left := settings.n_trials - len(study.trials)) > 0:
-            trials = [study.ask(space.searched) for _ in range(min(left, settings.n_jobs))]
-            jobs = [space.overrides(trial) for trial in trials]
-            try:
-                sweeper.validate_batch_is_legal(jobs)
-                with _watched(settings, folder, study, trials):
-                    sweeper.launcher.launch(jobs, initial_job_idx=trials[0].number)  # type: ignore[attr-defined]
-            finally:
-                stopped = [_tell(settings, folder, study, trial) for trial in trials]
-            if any(stopped):
-                log.warning("the search is stopped; the same line on the same folder goes on with it")
-                return
-        _say_best(settings, study)
+        OmegaConf.save(config, folder / "multirun.yaml")
+        Search(settings, space, folder, study, sweeper).run()
 
 
-def read_space(settings: Settings, arguments: Sequence[str], parser: OverridesParser) -> Space:
-    """Sort overrides, those of `settings.params` first, into fixed and searched; the last of a key stands."""
-    listed = translate(["-m", *(f"{key}={value}" for key, value in (settings.params or {}).items())]).overrides()
-    space = Space()
-    for override in parser.parse_overrides([*listed, *arguments]):
-        key = override.get_key_element()
-        space.fixed = [word for word in space.fixed if word.partition("=")[0] != key]
-        space.searched.pop(key, None)
-        if override.is_sweep_override():
-            space.searched[key] = _distribution(override)
-        else:
-            space.fixed.append(f"{key}={override.get_value_element_as_str()}")
-    if not space.searched:
-        raise ConfigError("nothing is searched: type a space, 'policy.optimizer_lr=tag(log,interval(1e-5,1e-2))'")
-    return space
-
-
-def _distribution(override: Override) -> "BaseDistribution":
-    """Optuna's name for a sweep of Hydra's grammar."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    sweep: Any = override.value()
-    if isinstance(sweep, IntervalSweep):
-        kind = IntDistribution if isinstance(sweep.start, int) else FloatDistribution
-        try:
-            return kind(sweep.start, sweep.end, log="log" in sweep.tags)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise ConfigError(f"{override.input_line} is no space ({error}): type interval(<low>,<high>)") from error
-    if isinstance(sweep, RangeSweep):
-        start, stop, step = sweep.start, sweep.stop, sweep.step
-        if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int) and start < stop and step > 0:
-            last = range(start, stop, step)[-1]  # the end is left out, as in Python
-            return IntDistribution(start, last, step=step, log="log" in sweep.tags)
-    return CategoricalDistribution(list(override.sweep_string_iterator()))
+def _refuse_occupied(folder: Path) -> None:
+    stored = read_sweep(folder)
+    if stored is None and list(folder.glob(f"*/{STATUS_FILE}")):
+        raise ConfigError(f"output_dir={folder} holds runs that are not of this search: type another folder")
+    if stored is not None and not stored.search:
+        raise ConfigError(f"{folder} holds a sweep that is no search: type another output_dir")
 
 
 @contextmanager
 def _opened(settings: Settings, folder: Path) -> Iterator["Study"]:
-    """The study, new or gone on with, for this process alone; trials that a kill left half done have failed."""
+    """The study, new or gone on with, for this process alone."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -175,8 +214,6 @@ def _opened(settings: Settings, folder: Path) -> Iterator["Study"]:
             load_if_exists=True,
         )
         _refuse_other_direction(settings, study)
-        for trial in study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING]):
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         done = len(study.trials)
         # A sampler with the same seed would propose the first points again.
         study.sampler = optuna.samplers.TPESampler(
@@ -228,35 +265,21 @@ def _refuse_other_direction(settings: Settings, study: "Study") -> None:
         )
 
 
-def job_folder(sweep: Path, number: int) -> Path | None:
-    """The folder of a job, once there is one."""
-    return next(iter(sweep.glob(f"{number}_*")), None)
-
-
-def _rows(folder: Path | None) -> list[dict[str, Any]]:
-    try:
-        return read_metrics(folder / METRICS_FILE) if folder else []
-    except (OSError, ConfigError):  # not there yet, or garbled: no value
-        return []
-
-
 @contextmanager
-def _watched(settings: Settings, folder: Path, study: "Study", trials: Sequence["Trial"]) -> Iterator[None]:
+def _watched(search: Search, trials: Sequence["Trial"]) -> Iterator[None]:
     """Look at the running jobs from a thread and ask those to stop whose metric falls behind."""
-    if not settings.pruning:
+    if not search.settings.pruning:
         yield
         return
     ended = threading.Event()
 
     def watch() -> None:
         pruned: set[int] = set()
-        while not ended.wait(settings.poll_s):
+        while not ended.wait(search.settings.poll_s):
             for trial in trials:
-                job = job_folder(folder, trial.number)
-                if job is not None and trial.number not in pruned and _falls_behind(settings, trial, job):
+                if trial.number not in pruned and search.rows(trial) and search.falls_behind(trial):
                     pruned.add(trial.number)
-                    trial.set_user_attr("pruned", True)
-                    (job / STOP_FILE).touch()
+                    search.ask_to_stop(trial)
 
     thread = threading.Thread(target=watch, name="pruning", daemon=True)
     thread.start()
@@ -265,42 +288,6 @@ def _watched(settings: Settings, folder: Path, study: "Study", trials: Sequence[
     finally:
         ended.set()
         thread.join()
-
-
-def _falls_behind(settings: Settings, trial: "Trial", job: Path) -> bool:
-    """Report the job's new rows; whether at one of them the median of the others at the same step is better."""
-    reported = trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-    for row in _rows(job):
-        if row["step"] not in reported and (value := settings.value([row])) is not None:
-            trial.report(value, row["step"])
-            if trial.should_prune():
-                return True
-    return False
-
-
-def _tell(settings: Settings, folder: Path, study: "Study", trial: "Trial") -> bool:
-    """Write down what became of a job; whether a signal stopped it or kept it from starting, which ends the search."""
-    from optuna.trial import TrialState
-
-    job = job_folder(folder, trial.number)
-    state = read_status(job).get("state") if job else None
-    value = settings.value(_rows(job))
-    pruned = trial.user_attrs.get("pruned", False)
-    if job:
-        _falls_behind(settings, trial, job)  # what it logged since the last look is a yardstick for later ones
-        trial.set_user_attr("folder", str(job))
-        (job / STOP_FILE).unlink(missing_ok=True)  # of a job that was done before it could be stopped
-    if state == "done" and value is not None:
-        study.tell(trial, value)
-    elif job and state == "stopped" and pruned:
-        study.tell(trial, state=TrialState.PRUNED)
-        write_status(job, pruned=True)
-        log.info("%s is pruned: its %s was behind the median", job, settings.metric)
-    else:
-        study.tell(trial, state=TrialState.FAIL)
-        if state == "done":
-            log.warning("%s has no finite %s: a failed trial", job, settings.metric)
-    return state in ("stopped", None) and not pruned
 
 
 def _say_best(settings: Settings, study: "Study") -> None:

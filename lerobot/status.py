@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lerobot import disk
 from lerobot.errors import ConfigError
 
 STATUS_FILE = "status.json"
 SWEEP_FILE = "sweep.json"
 """In the folder of a sweep, which is no run's."""
+_unwritten: dict[Path, dict[str, Any]] = {}
+"""By folder: what a full disk did not take, which holds for this process and is written with the next change."""
 
 
 def now() -> str:
@@ -33,11 +36,15 @@ def seconds_between(started: Any, ended: Any) -> float:
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by strict JSON of `value`, all of it or none."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
-        file.flush()
-        os.fsync(file.fileno())  # a power cut after the rename would leave an empty file
-    os.replace(temporary, path)  # noqa: PTH105
+    try:
+        with temporary.open("w") as file:
+            file.write(json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a power cut after the rename would leave an empty file
+        os.replace(temporary, path)  # noqa: PTH105
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -46,14 +53,19 @@ def read_status(folder: Path) -> dict[str, Any]:
     try:
         status = json.loads(path.read_text()) if path.is_file() else {}
     except ValueError:
-        return {}
-    return status if isinstance(status, dict) else {}
+        status = {}
+    return {**(status if isinstance(status, dict) else {}), **_unwritten.get(folder.resolve(), {})}
 
 
 def write_status(folder: Path, **changes: Any) -> None:
-    """Change keys of `status.json`; `state` is running, done, failed, refused or stopped."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / STATUS_FILE, {**read_status(folder), **changes})
+    """Change keys of `status.json`; `state` is running, done, failed, refused or stopped. A full disk is no error."""
+    status, place = {**read_status(folder), **changes}, folder.resolve()
+    with disk.spared(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / STATUS_FILE, status)
+        _unwritten.pop(place, None)
+        return
+    _unwritten[place] = status
 
 
 @dataclass
@@ -68,15 +80,24 @@ class Final:
 
 @contextmanager
 def running(folder: Path, **facts: Any) -> Iterator[Final]:
-    """Keep `status.json` while a run goes on: running, and at the end what became of it, also after an exception."""
+    """Keep `status.json` while a run goes on: running, and at the end what became of it, also after an exception.
+
+    A run that was done stays so where going on with it is refused.
+    """
+    before = read_status(folder)
     fresh = {"step": None, "error": None, "ended": None, "signal": None, "pruned": False}
+    disk.begin(folder)
     write_status(folder, state="running", **fresh, started=now(), pid=os.getpid(), **facts)
     final = Final()
     try:
         yield final
     except BaseException as error:
-        state = "refused" if isinstance(error, ConfigError) else "failed"
-        write_status(folder, state=state, error=" ".join(str(error).split()) or type(error).__name__, ended=now())
+        if isinstance(error, ConfigError) and before.get("state") == "done":
+            write_status(folder, **{**fresh, **before})
+            raise
+        refused = {"state": "refused", "step": before.get("step")}
+        state = refused if isinstance(error, ConfigError) else {"state": "failed"}
+        write_status(folder, **state, error=" ".join(str(error).split()) or type(error).__name__, ended=now())
         raise
     step = {} if final.step is None else {"step": final.step}
     write_status(folder, state=final.state, ended=now(), signal=final.signal, **step)

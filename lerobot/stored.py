@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 CONFIG_FILE = paths.TRAIN_CONFIG_FILE
 CHECKPOINT_OPTION = "_from_checkpoint_"
 """Begins the names of the policy group's options that stand for checkpoints."""
+UNUSABLE: dict[str, tuple[str, ConfigError]] = {}
+"""Options of the line at hand whose checkpoint cannot be used: what was typed for it, and why not."""
 _NOT_OURS = (
     *("image_transforms", "video_backend", "peft", "job", "checkpoint_path", "output_dir", "resume"),
     *("features", "features_map", "observation_width", "observation_height"),  # of env
@@ -48,6 +50,7 @@ _NOT_THE_RUN = re.compile(r"output_dir|job_name|schema_version|(demos|sweep)(\..
 """What may differ between two parts of one run without a word."""
 _NOT_REPEATED = re.compile(r"hydra[./](mode|run|sweep|sweeper|launcher|job_num|output_subdir)\b.*")
 """Hydra's own settings that say where the first run was, and among which others."""
+_YES_NO = ("true", "false", "null", "none")
 _INIT_SCALE = "accelerator.grad_scaler.init_scale"
 _GROUPS = (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "parallelism", "experiment", "debug")
 
@@ -69,12 +72,17 @@ def rebase(command: str, line: Line) -> str:
 def _rebase_run(line: Line) -> str:
     """Rewrite `line` for the run that it goes on with or repeats, if it does; return the primary config's name."""
     resume, config_path = line.take("resume"), line.take("config_path")
+    if config_path is not None and not unquote(config_path).strip():
+        raise ConfigError("config_path= names no run: type config_path=<run>, or leave it out")
     if resume == AUTO:
         if (step_folder := _newest(line)) is not None:
             _go_on(step_folder, line)  # with the words of the first time, which `check_resumed` compares
         else:
             line.put("resume", AUTO)  # no checkpoint yet: from the start, in the same folder
-    elif (step_folder := _resumed(resume, config_path, line)) is not None:
+        return "train" if config_path is None else _rerun(unquote(config_path), line)
+    if config_path is not None and resume is not None and resume.lower() not in _YES_NO:
+        raise ConfigError(f"config_path={config_path} and resume={resume} name two runs: leave one out")
+    if (step_folder := _resumed(resume, config_path, line)) is not None:
         stored = read_run(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE)
         if not is_ours(stored):
             weights = step_folder / paths.PRETRAINED_FOLDER
@@ -84,19 +92,19 @@ def _rebase_run(line: Line) -> str:
         _repeat_hydra_settings(step_folder / paths.PRETRAINED_FOLDER / CONFIG_FILE, line)
         _go_on(step_folder, line)
         return _store("resumed", stored, line)
-    elif config_path is not None:
-        return _rerun(unquote(config_path), line)
-    return "train"
+    return "train" if config_path is None else _rerun(unquote(config_path), line)
 
 
 def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | None:
     """The step folder that the line goes on from, if it does."""
-    if resume is None or resume.lower() in ("false", "null", "none"):
+    if resume is None or resume.lower() in _YES_NO[1:]:
         return None
     if not unquote(resume).strip():
         raise ConfigError("resume= names no run: type resume=<run folder>, or leave it out for a new one")
     if line.is_multirun:
-        raise ConfigError("resume goes on with one run: leave out -m")
+        raise ConfigError(
+            "resume goes on with one run: leave out -m, or type -m sweep.resume=<its folder> to go on with a sweep"
+        )
     if resume.lower() == "true":
         if config_path is None:
             raise ConfigError("resume=true does not say which run: type resume=<run folder>")
@@ -132,6 +140,13 @@ def _step_folder(path: str) -> Path:
 def _go_on(step_folder: Path, line: Line) -> None:
     """Point `line` at the folder of the run that goes on."""
     run = step_folder.parent.parent
+    if step_folder.parent.name != paths.CHECKPOINTS_FOLDER:
+        raise ConfigError(
+            f"{step_folder} is in no run's {paths.CHECKPOINTS_FOLDER} folder: start a new run from its weights with "
+            f"policy.path={step_folder}"
+        )
+    if "${" in str(run):
+        raise ConfigError(f"{run} has ${{ in its name, which is a reference in a config: rename the folder")
     asked = line.take("output_dir") or line.take("hydra.run.dir")
     if asked is not None and Path(unquote(asked)).expanduser().resolve() != run.resolve():
         raise ConfigError(f"output_dir={asked} is not the folder of the run that goes on: leave it out")
@@ -162,9 +177,20 @@ def check_resumed(config: Any) -> None:
         if not _MAY_CHANGE.fullmatch(key) and not (is_divided_anew and key in _MAY_CHANGE_WITH_PROCESSES):
             old, new = (value["type"] if isinstance(value, dict) and "type" in value else value for value in (old, new))
             raise ConfigError(
-                f"{key}={new} cannot change when a run goes on (it was {old}): leave it out, or start a new run with "
-                f"policy.path={folder}"
+                f"{key}={new} cannot change when a run goes on (it was {old}): type resume={folder.parents[2]} without "
+                f"it, or start a new run with policy.path={folder}"
             )
+    _refuse_no_way(config, folder.parent)
+
+
+def _refuse_no_way(config: Any, step_folder: Path) -> None:
+    """Refuse to end a run before where it stands, and to go back where nothing is to be done."""
+    step = paths.step_of(step_folder) or 0
+    is_newest = all((paths.step_of(other) or 0) <= step for other in step_folder.parent.glob("*"))
+    if step > config.steps or (step == config.steps and not is_newest):
+        raise ConfigError(
+            f"steps={config.steps} and {step_folder} stands at step {step} already: type steps=<more> to go on there"
+        )
 
 
 def changes(stored: dict[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
@@ -264,7 +290,9 @@ def _use_policy(value: str, line: Line) -> None:
     """Make each checkpoint in `value` (a sweep has several) an option of the policy group."""
     options, revision = [], line.take("policy.pretrained_revision")
     revision = None if revision in (None, "null", "None") else unquote(revision)
-    for number, path in enumerate(unquote(value).split(",") if line.is_multirun else [unquote(value)]):
+    typed = unquote(value).split(",") if line.is_multirun else [unquote(value)]
+    UNUSABLE.clear()
+    for number, path in enumerate(typed):
         repo = hub.named_repo(path, revision)
         if revision is not None and repo is None:
             raise ConfigError(
@@ -274,13 +302,21 @@ def _use_policy(value: str, line: Line) -> None:
             line.put("policy.pretrained_path", grammar(repo[0] if repo else path))
             line.put("policy.pretrained_revision", "null" if repo is None or repo[1] is None else grammar(repo[1]))
             return
-        folder, commit = hub.find_policy(path, revision)
+        options.append(f"{CHECKPOINT_OPTION}{number}")
+        try:
+            folder, commit = hub.find_policy(path, revision)
+            if "${" in str(folder):
+                raise ConfigError(f"{folder} has ${{ in its name, which is a reference in a config: rename the folder")
+        except ConfigError as error:
+            UNUSABLE[options[-1]] = path, error
+            if len(UNUSABLE) == len(typed) or line.get("hydra/sweeper") is not None:
+                raise next(iter(UNUSABLE.values()))[1] from None
+            continue  # one job of the sweep is refused
         config = paths.read_policy_config(folder)
         config.pretrained_path, config.pretrained_revision = repo[0] if repo else str(folder), commit
         # To upload is up to the launch, as the device is: LeRobot's checkpoints name where theirs went.
         config.push_to_hub, config.repo_id, config.private, config.tags, config.license = False, None, None, None, None
         node = {"_target_": f"{type(config).__module__}.{type(config).__qualname__}", **dataclasses.asdict(config)}
-        options.append(f"{CHECKPOINT_OPTION}{number}")
         ConfigStore.instance().store(group="policy", name=options[-1], node=node)
     if (choice := line.take("policy")) is not None and choice != "act":  # LeRobot's users type the type too
         raise ConfigError(f"policy={choice} and policy.path={value} name two policies: leave one out")

@@ -2,7 +2,8 @@
 
 The bare loop is the limit: the same policy and optimizer on batches that lie in memory, with nothing logged or saved.
 A row for two processes has bare DistributedDataParallel beside it, in the same processes and over the same gloo.
-A last row says for how long a checkpoint stops training, beside what writing it takes.
+A row says for how long a checkpoint stops training, beside what writing it takes; the last one what a job of a sweep
+costs beside its training: composing, building, closing, wandb offline, its picture and its part of the report.
 Usage: python scripts/bench.py [--quick]
 """
 
@@ -167,6 +168,29 @@ def stops(repeats: int) -> tuple[float, float, float]:
     return size, statistics.median(seconds[True][1:]), statistics.median(seconds[False][1:])
 
 
+def job_costs(jobs: tuple[int, int], steps: int) -> tuple[float, float]:
+    """Seconds of wall time that a job of a sweep takes in all, and of these beside its updates.
+
+    From two sweeps of unequal length, so that the start of the process is not counted.
+    """
+    words = [*ROWS["small ACT, state, batch 64"], "device=cpu", "accelerator.num_threads=1", "wandb=offline"]
+    walls, trained = [], []
+    for number in jobs:
+        folder = Path(tempfile.mkdtemp())
+        try:
+            line = ["-m", *words, f"steps={steps}", "log_freq=5", f"seed=range(0,{number})", f"output_dir={folder}"]
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-m", "lerobot.train", *line], check=True, capture_output=True)
+            walls.append(time.perf_counter() - start)
+            rows = [json.loads(row) for file in folder.glob("*/metrics.jsonl") for row in file.open()]
+            trained.append(5 * sum(row["train/step_s"] for row in rows))
+        finally:
+            shutil.rmtree(folder)
+    more = jobs[1] - jobs[0]
+    each = (walls[1] - walls[0]) / more
+    return each, each - (trained[1] - trained[0]) / more
+
+
 def main() -> None:
     """Print the tables."""
     if sys.argv[1:2] == ["--rank"]:
@@ -192,6 +216,9 @@ def main() -> None:
     size, stopped, plain = stops(repeats)
     print("\n| row | stops training, ms | a plain save, ms | ratio |\n| --- | --- | --- | --- |")
     print(f"| checkpoint of {size:.2f} GB | {1000 * stopped:.0f} | {1000 * plain:.0f} | {stopped / plain:.3f} |")
+    whole, beside = job_costs((2, 2 + 2 * repeats), 20)
+    print("\n| row | in all, s | beside its updates, s |\n| --- | --- | --- |")
+    print(f"| job of 20 updates in a sweep | {whole:.2f} | {beside:.2f} |")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lerobot.checkpoint import tensors
@@ -83,3 +85,25 @@ def _spoil(fault, at, folder):
     os.fsync, tensors.save_file = counted_fsync, counted_save
     sys.addaudithook(hook)
     return lambda: count >= at
+
+
+@contextmanager
+def small_disk(folder, size="2m"):
+    """A real disk of `size` at `folder`, where this process may mount one; yields what fills it, or None."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+
+    def fill():
+        with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(512))
+
+    try:
+        yield fill if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -159,6 +159,36 @@ def test_as_many_jobs_as_slots_run_at_once_unless_typed():
     assert 1 <= launch.side_by_side(None, Pool()) <= launch.MOST_JOBS
 
 
+@pytest.mark.slow
+def test_a_signal_to_the_command_stops_the_jobs_of_submitit_too(sweep):
+    """The command waited for their end, and a signal to all of it reached each job twice and killed some."""
+
+    def work(config):
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        from lerobot.signals import stop_on_signals
+        from lerobot.status import running
+
+        with running(Path(config.output_dir)) as final, stop_on_signals() as stop:
+            if config.seed == 1:
+                for pid in (int(config.job_name), os.getppid()):  # the command, and what submitit runs
+                    os.kill(pid, signal.SIGTERM)
+            until = time.monotonic() + 30
+            while not stop() and time.monotonic() < until:
+                time.sleep(0.05)
+            final.state = "stopped" if stop() else "done"
+        return final.state
+
+    words = ("hydra/launcher=submitit_local", "seed=1,2", "device=cpu", f"job_name='{os.getpid()}'")
+    status, jobs, _ = sweep(work, *words)
+
+    assert (status, len(jobs)) == (75, 2)
+    assert {json.loads((job / "status.json").read_text())["state"] for job in jobs} <= {"stopped", "not run"}
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_a_signal_to_the_command_stops_what_runs_and_begins_no_other(sweep, n_jobs):
     """With one job at a time joblib runs it in the command's own process, and the signal was lost."""

@@ -15,7 +15,7 @@ from runs import TINY
 
 from lerobot.command import main
 from lerobot.errors import ConfigError
-from lerobot.search import Settings, read_space
+from lerobot.search_space import Settings, read_space
 from lerobot.status import running
 from lerobot.tracking.jsonl import JsonlSink
 
@@ -42,7 +42,8 @@ def search(monkeypatch):
 
     def run(*words, work=train, **settings):
         typed = [f"hydra.sweeper.{key}={value}" for key, value in {**SEARCH, **settings}.items() if value is not None]
-        line = [*TINY, "steps=3", "hydra/sweeper=optuna", "hydra.sweep.dir=s", *typed, *words]
+        place = [] if any(word.startswith("output_dir=") for word in words) else ["hydra.sweep.dir=s"]
+        line = [*TINY, "steps=3", "hydra/sweeper=optuna", *place, *typed, *words]
         monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *line])
         with pytest.raises(SystemExit) as left:
             main("train", work)
@@ -151,19 +152,61 @@ def test_a_real_run_heeds_a_request_to_stop_with_a_checkpoint(train, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_search_and_a_killed_one_leaves_no_trial_running(search):
+def test_a_job_that_a_signal_stopped_goes_on_in_its_folder_when_the_search_does(search, monkeypatch):
+    """It was a failed trial, and its training lost."""
     import signal
 
+    begun = []
+
     def curve(config):
-        signal.raise_signal(signal.SIGTERM)
+        begun.append((Path(config.output_dir).name, config.resume))
+        if len(begun) == 2:
+            signal.raise_signal(signal.SIGTERM)
         return [1.0, 1.0]
 
     status, study = search("seed=range(0,1000)", work=job(curve))
-    assert (status, states(study)) == (75, ["FAIL"])
-    study.ask()  # as a kill would leave it
+    assert (status, states(study)) == (75, ["COMPLETE", "RUNNING"])
+    study.ask()  # as a kill would leave it, before its job had begun
 
-    status, study = search("seed=range(0,1000)", work=job(lambda config: [1.0]))
-    assert states(study) == ["FAIL", "FAIL", "COMPLETE", "COMPLETE"]
+    monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", "sweep.resume=s"])
+    with pytest.raises(SystemExit) as left:
+        main("train", job(curve))
+
+    study = optuna.load_study(study_name="search", storage="sqlite:///study.db")
+    assert (left.value.code, states(study)) == (0, ["COMPLETE"] * 4)
+    assert begun[2] == (begun[1][0], "auto")
+    assert [name.partition("_")[0] for name, _ in begun] == ["0", "1", "1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_folders_of_a_search_say_what_was_chosen(search):
+    """They were all called cpu_no."""
+    words = ["policy.optimizer_lr=tag(log,interval(1e-5,1e-2))", "precision=no,bf16"]
+    search(*words, work=job(lambda _: [1.0]), n_trials=2)
+
+    for trial in optuna.load_study(study_name="search", storage="sqlite:///study.db").trials:
+        lr, precision = trial.params["policy.optimizer_lr"], trial.params["accelerator.mixed_precision"]
+        assert Path(f"s/{trial.number}_cpu_{precision}_lr{lr:.3g}").is_dir()
+
+
+def test_a_search_for_what_no_job_logs_ends_after_the_first(search, capfd):
+    """A typo trained all of them and left with 0."""
+    status, study = search("seed=range(0,1000)", work=job(lambda _: [1.0]), metric="train/los")
+
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert (status, states(study)) == (2, ["FAIL"])
+    assert "hydra.sweeper.metric=train/los is not logged" in said
+    assert "type hydra.sweeper.metric=train/loss" in said
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_where_output_dir_names_it(search):
+    done = job(lambda _: [1.0])
+    assert search("seed=range(0,9)", "output_dir=o", work=done, n_trials=1)[0] == 0
+    status, study = search("seed=range(0,9)", "output_dir=o", work=done, n_trials=3)
+
+    assert (status, states(study)) == (0, ["COMPLETE"] * 3)
+    assert len(list(Path("o").glob("*/metrics.jsonl"))) == 3
 
 
 def test_what_a_search_space_is_read_as():

@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from faults import small_disk
 from runs import DATA, TINY
 
 import lerobot
 import lerobot.checkpoint
 import lerobot.errors
+import lerobot.train
 from lerobot.command import _new_folder
 
 
@@ -263,15 +265,18 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_anew_in_its_folder(t
 
     monkeypatch.setattr(ACTPolicy, "loss", loss)
     with pytest.raises(RuntimeError, match="the node is gone"):
-        train("steps=4", "resume=auto")
+        train("steps=4", "resume=auto", "wandb=offline")
     assert json.loads((tmp_path / "run" / "status.json").read_text())["step"] == 2
-    with pytest.raises(lerobot.errors.ConfigError, match="resume=auto output_dir="):
+    with pytest.raises(lerobot.errors.ConfigError, match="add resume=auto to the line that began it, output_dir="):
         train("steps=4")
 
-    run = train("steps=4", "resume=auto")
+    run = train("steps=4", "resume=auto", "wandb=offline")
 
     assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
     assert json.loads((run / "status.json").read_text())["state"] == "done"
+    charts = [path.name for path in (run / "wandb").glob("offline-run-*/run-*.wandb")]
+    assert len(charts) == 2
+    assert len(set(charts)) == 1  # it was another run in the charts
 
 
 def test_a_run_goes_on_with_its_own_data_alone_wherever_that_is_now(train, tmp_path):
@@ -298,12 +303,20 @@ def test_a_checkpoint_that_is_passed_over_is_named_with_what_it_lacks(train, cap
     assert f"checkpoint 000004 lacks {lost}: passed over" in caplog.text
 
 
-@pytest.mark.parametrize("lost", ["training_state", "pretrained_model/train_config.json"])
-def test_so_is_one_that_has_a_policy_and_no_state_to_go_on_from(train, caplog, lost):
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "training_state/optimizer_state.safetensors",
+        "training_state/training_step.json",
+        "pretrained_model/train_config.json",
+        "pretrained_model/policy_postprocessor.json",
+    ],
+)
+def test_so_is_one_that_has_a_policy_and_not_all_that_a_run_goes_on_from(train, caplog, lost):
     """CKPT-12: an older one was whole, and the run was told to start over from the weights."""
     run = train("steps=4", "save_freq=2")
     newest = run / "checkpoints" / "000004"
-    (newest / lost).rename(newest / "gone")
+    (newest / lost).unlink()
     caplog.set_level("INFO")
     with pytest.raises(
         lerobot.errors.ConfigError, match=rf"000004 lacks {lost}: resume=.*/000002 goes on from an older"
@@ -314,6 +327,71 @@ def test_so_is_one_that_has_a_policy_and_no_state_to_go_on_from(train, caplog, l
 
     assert "going on after step 2" in caplog.text
     assert f"checkpoint 000004 lacks {lost}: passed over" in caplog.text
+    assert (run / "checkpoints.1" / "000004" / "training_state").is_dir()  # kept, and in nobody's way
+
+
+def test_going_back_leaves_the_later_part_as_a_whole_before_the_first_update(train, rows, monkeypatch):
+    """CKPT-12: its rows moved and its checkpoints stayed; a kill later, the run went on from those without the rows."""
+    from lerobot.runner import Training
+
+    run = train("steps=6", "save_freq=2", "checkpoint.best=train/loss")
+    (run / "checkpoints" / "best").unlink()
+    (run / "checkpoints" / "best").symlink_to("000006")
+    real = Training.update
+
+    def killed(self, step):
+        if step == 4:
+            raise RuntimeError("killed")
+        real(self, step)
+
+    back = lerobot.compose("train", [f"resume={run / 'checkpoints' / '000002'}", "policy.optimizer_lr=1e-2"])
+    monkeypatch.setattr(Training, "update", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        lerobot.run(back)
+    monkeypatch.setattr(Training, "update", real)
+
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "last"]
+    assert sorted(path.name for path in (run / "checkpoints.1").iterdir()) == ["000004", "000006"]
+    lerobot.run(lerobot.compose("train", [f"resume={run}"]))
+    assert [row["step"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
+    assert [row["train/lr"] for row in rows(run)] == [1e-3] * 6
+    with pytest.raises(lerobot.errors.ConfigError, match="is in no run's checkpoints folder: start a new run"):
+        lerobot.compose("train", [f"resume={run / 'checkpoints.1' / '000006'}", "steps=9"])
+
+
+@pytest.mark.parametrize("how", ["torn", "nothing to do", "too few", "last is a folder"])
+def test_going_back_that_is_refused_changes_nothing(train, how):
+    """CKPT-12: rows had moved, and the run that was done was one that is refused at no step."""
+    run = train("steps=4", "save_freq=2")
+    words = [f"resume={run / 'checkpoints' / '000002'}"]
+    if how == "torn":
+        (run / "checkpoints" / "000002" / "training_state" / "rng_state.safetensors").write_bytes(b"torn")
+    elif how == "last is a folder":
+        (run / "checkpoints" / "last").unlink()
+        (run / "checkpoints" / "last").mkdir()
+    else:
+        words.append("steps=2" if how == "nothing to do" else "steps=1")
+    names = ("status.json", "metrics.jsonl")
+    before = [(run / name).read_text() for name in names], sorted((run / "checkpoints").iterdir())
+
+    with pytest.raises(lerobot.errors.ConfigError):
+        lerobot.run(lerobot.compose("train", words))
+
+    assert before == ([(run / name).read_text() for name in names], sorted((run / "checkpoints").iterdir()))
+
+
+def test_a_folder_that_is_no_step_in_a_readers_digits_is_none(train):
+    run = train("steps=1")
+    (run / "checkpoints" / "²").mkdir()
+    assert lerobot.compose("train", [f"resume={run}", "steps=2"]).resume.endswith("000001")
+
+
+def test_a_folder_in_use_is_not_said_to_be_free_to_go_on_in(train):
+    from lerobot.claim import claimed
+
+    run = train("steps=1")
+    with claimed(run, goes_on=True), pytest.raises(lerobot.errors.ConfigError, match="in use by another process"):
+        lerobot.compose("train", [*TINY, f"output_dir={run}"])
 
 
 def test_a_full_disk_at_the_first_save_promises_no_checkpoint(train, monkeypatch, tmp_path):
@@ -322,9 +400,7 @@ def test_a_full_disk_at_the_first_save_promises_no_checkpoint(train, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr("lerobot.checkpoint.training_state.put", full)
-        with pytest.raises(
-            lerobot.errors.RunError, match="nothing is saved: make room, then start again with resume=auto"
-        ):
+        with pytest.raises(lerobot.errors.RunError, match="nothing is saved: make room, then add resume=auto"):
             train("steps=1")
     train("steps=1", "resume=auto")
     assert (tmp_path / "run" / "checkpoints" / "last").resolve().name == "000001"
@@ -365,3 +441,70 @@ def test_resume_auto_never_starts_over_beside_checkpoints(train, rows, caplog):
         (run / "checkpoints" / step / "pretrained_model" / "model.safetensors").unlink()
     with pytest.raises(lerobot.errors.ConfigError, match=r"lacks model\.safetensors"):
         train("steps=4", "resume=auto")
+
+
+def test_a_full_disk_takes_rows_and_status_for_a_while_and_ends_no_run(train, rows, monkeypatch, tmp_path, caplog):
+    """It ended with a traceback, or two."""
+    from lerobot.policies.act import ACTPolicy
+
+    disk, real, calls = tmp_path / "disk", ACTPolicy.loss, []
+    with small_disk(disk) as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+
+        def loss(self, batch):
+            calls.append(1)
+            if len(calls) == 3:
+                fill()
+            if len(calls) == 6:
+                (disk / "ballast").unlink()
+            return real(self, batch)
+
+        monkeypatch.setattr(ACTPolicy, "loss", loss)
+        run = train("save_checkpoint=false", "steps=6", name="disk/run")
+
+        assert [row["step"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
+        status = json.loads((run / "status.json").read_text())
+        assert (status["state"], status["step"]) == ("done", 6)
+        assert sum("cannot be written to (No space left on device)" in line for line in caplog.messages) == 1
+
+
+def test_a_disk_that_stays_full_ends_no_run_and_its_state_is_known_here(train, monkeypatch, tmp_path, capfd):
+    from lerobot.policies.act import ACTPolicy
+    from lerobot.status import read_status
+
+    disk, real = tmp_path / "disk", ACTPolicy.loss
+    with small_disk(disk) as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+
+        def loss(self, batch):
+            fill()
+            return real(self, batch)
+
+        monkeypatch.setattr(ACTPolicy, "loss", loss)
+        monkeypatch.setattr("sys.argv", ["lerobot-train", *TINY, "save_checkpoint=false", f"output_dir={disk / 'run'}"])
+        with pytest.raises(SystemExit) as left:
+            lerobot.command.main("train", lerobot.train.work)
+
+        said = capfd.readouterr().err
+        assert left.value.code == 0
+        assert said.count("cannot be written to") == 1
+        assert "Traceback" not in said  # logging prints one for each line that a full disk does not take
+        assert read_status(disk / "run")["state"] == "done"
+
+
+def test_a_full_disk_before_a_run_has_begun_is_one_sentence(monkeypatch, tmp_path, capfd):
+    disk = tmp_path / "disk"
+    with small_disk(disk) as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+        fill()
+        monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *TINY, "seed=0,1", f"output_dir={disk / 'sweep'}"])
+        with pytest.raises(SystemExit) as left:
+            lerobot.command.main("train", lerobot.train.work)
+
+        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert left.value.code != 0
+        assert len(said) == 1
+        assert "No space left on device" in said[0]

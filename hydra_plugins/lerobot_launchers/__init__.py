@@ -93,9 +93,11 @@ class SubmititLocalLauncher(_Wrapping):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """See Hydra: run one batch of jobs."""
-        from lerobot.launch import Job, pool_for
+        from lerobot.launch import Job, pool_for, stopping_gently
 
         stock = _stock("hydra_submitit_launcher.submitit_launcher", "LocalLauncher", "slurm")
+        sweep = Path(self.config.hydra.sweep.dir)
         pool = pool_for(self.config, job_overrides, self.jobs_per_device)
-        job = Job(self.task_function, Path(self.config.hydra.sweep.dir), pool, apart=False, requeues=True)
-        return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
+        job = Job(self.task_function, sweep, pool, requeues=True)
+        with stopping_gently(sweep):
+            return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)

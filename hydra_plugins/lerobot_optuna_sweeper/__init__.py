@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 
 class OptunaSweeper(Sweeper):
-    """Chooses the values of each job by what the jobs before came to; the settings are `lerobot.search.Settings`."""
+    """Chooses the values of each job by what came out before; settings are `lerobot.search_space.Settings`."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -24,6 +24,7 @@ class OptunaSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """See Hydra: `arguments` are the overrides as typed, fixed ones and searched ones."""
-        from lerobot.search import Settings, search
+        from lerobot.search import search
+        from lerobot.search_space import Settings
 
         search(Settings.of(self.settings), arguments, self)

@@ -3,12 +3,15 @@
 Imports no torch. A name that starts with a point and ends in `.tmp` is never read and goes with the next save.
 """
 
+import logging
 import os
 import shutil
 from pathlib import Path
 
-from lerobot.checkpoint.paths import BEST, LAST, OLD, is_whole, step_of
+from lerobot.checkpoint.paths import BEST, LAST, OLD, is_whole, pointed, step_of
 from lerobot.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 def temporary(final: Path) -> Path:
@@ -57,6 +60,29 @@ def whole_steps(root: Path) -> dict[int, Path]:
     """The complete checkpoints in `root` by step, oldest first."""
     found = [(step, folder) for folder in root.glob("*") if (step := step_of(folder)) is not None and is_whole(folder)]
     return dict(sorted(found))
+
+
+def leave_later(root: Path, step: int) -> None:
+    """Go back to `step`: later checkpoints, of a part that the run leaves, move to the first free `<root>.<n>`.
+
+    `last` moves first, so that a kill in between leaves the run where it went back to.
+    """
+    tidy(root)
+    later = [folder for folder in root.glob("*") if (step_of(folder) or 0) > step]
+    if not later:
+        return
+    point(root / LAST, root / f"{step:06d}")
+    if (best := pointed(root / BEST)) is not None and (step_of(best) or 0) > step:
+        (root / BEST).unlink()
+    number = 1
+    while (left := root.with_name(f"{root.name}.{number}")).exists():
+        number += 1
+    left.mkdir()
+    for folder in later:
+        folder.rename(left / folder.name)
+    for changed in (left, root, root.parent):
+        flush(changed, deep=False)
+    log.info("going back to step %d: checkpoints beyond it are kept in %s", step, left)
 
 
 def tidy(root: Path) -> None:

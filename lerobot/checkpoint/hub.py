@@ -99,8 +99,9 @@ def check_upload(policy: Any, *, saves: bool) -> None:
 
     repo, without = policy.repo_id, "or leave policy.push_to_hub out"
     if repo is None or _REPO.fullmatch(repo) is None or "@" in repo:
+        given = "" if repo is None else f" and policy.repo_id={repo} is none"
         raise ConfigError(
-            f"policy.push_to_hub=true needs a repo to upload to: add policy.repo_id=<user>/<name>, {without}"
+            f"policy.push_to_hub=true needs a repo to upload to{given}: type policy.repo_id=<user>/<name>, {without}"
         )
     if not saves:
         raise ConfigError(f"policy.push_to_hub=true uploads the last checkpoint: drop save_checkpoint=false, {without}")

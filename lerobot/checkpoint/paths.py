@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lerobot.checkpoint import old_format
 from lerobot.checkpoint.json_file import holds_interpolation, read_json
-from lerobot.checkpoint.processors import PREPROCESSOR_FILE, read_processors
+from lerobot.checkpoint.processors import POSTPROCESSOR_FILE, PREPROCESSOR_FILE, read_processors
 from lerobot.errors import ConfigError
 from lerobot.features import Feature
 from lerobot.policies.config import POLICY_CONFIGS, PolicyConfig
@@ -31,6 +31,12 @@ _MOST_NUMBERS = 2**28
 """Of one observation; a camera of 8K has 2**27. What is made of a picture grows with it, whatever the weights."""
 LAST, BEST = "last", "best"
 """Links to step folders, or files that hold a step folder's name where the file system has no links."""
+_TO_GO_ON = (
+    *(f"{PRETRAINED_FOLDER}/{name}" for name in (TRAIN_CONFIG_FILE, POSTPROCESSOR_FILE)),
+    f"{PRETRAINED_FOLDER}/policy_preprocessor_step_*.safetensors",
+    *(f"{STATE_FOLDER}/{name}" for name in ("optimizer_state.safetensors", "training_step.json")),
+)
+"""What a run needs of a checkpoint beside what a policy needs."""
 OLD = ".old"
 """Behind the name of a step folder while another takes its place."""
 
@@ -67,7 +73,7 @@ def has_checkpoints(run: Path) -> bool:
 def step_of(folder: Path) -> int | None:
     """The step whose checkpoint `folder` is by its name; None for half-written ones and whatever else is there."""
     name = folder.name.removesuffix(OLD)
-    return int(name) if name.isdigit() else None
+    return int(name) if name.isascii() and name.isdigit() else None
 
 
 def is_whole(step_folder: Path) -> bool:
@@ -77,9 +83,8 @@ def is_whole(step_folder: Path) -> bool:
 
 def missing_to_go_on(step_folder: Path) -> list[str]:
     """What `step_folder` lacks of what a run needs to go on from it."""
-    needed = (f"{PRETRAINED_FOLDER}/{TRAIN_CONFIG_FILE}", STATE_FOLDER)
     lacks = missing_files(step_folder / PRETRAINED_FOLDER)
-    return lacks + [name for name in needed if not (step_folder / name).exists()]
+    return lacks + [name for name in _TO_GO_ON if not any(step_folder.glob(name))]
 
 
 def follow(path: Path) -> Path:

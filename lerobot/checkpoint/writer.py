@@ -45,8 +45,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "checkpoints") if settings.background else None
         self._copying: Future[None] | None = None
         self._pending: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
-        # Those beyond the step that the run went on from are of a part that it left.
-        self._steps = {step for step in whole_steps(self.root) if resumed is not None and step <= resumed}
+        self._steps = set(whole_steps(self.root)) if resumed is not None else set[int]()
         self._values: dict[int, float] = {}
         self._said_no_best = False
 
@@ -155,7 +154,7 @@ class Checkpoints:
             reason = " ".join(str(error.strerror or error).split())
             saved = pointed(self.root / LAST) is not None
             left = "the checkpoints in it are whole" if saved else "nothing is saved"
-            go_on = f"{'go on with resume' if saved else 'start again with resume=auto output_dir'}={self.run_dir}"
+            go_on = f"go on with resume={self.run_dir}" if saved else "add resume=auto to the line that began it"
             raise RunError(f"{self.root} cannot be written to ({reason}), {left}: make room, then {go_on}") from error
 
     def _finish(self) -> None:

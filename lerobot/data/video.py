@@ -122,7 +122,10 @@ class VideoEncoder:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # ffmpeg crashes where more is written after a write that failed
+            self.container.close()
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
         """Append frames."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lerobot.disk import spared
 from lerobot.envs.config import EnvConfig
 from lerobot.envs.result import Episode, EvalResult
 from lerobot.envs.scope import evaluating, preserved_rng
@@ -76,7 +77,8 @@ def evaluate(  # noqa: PLR0913 - the settings of `eval.*`, one keyword each
             seed_run(seed + first)
             _roll(policy, lanes, runs, autocast, frame_every=_stride(env.fps))
             result.episodes += [run.row() for run in runs]
-            result.videos += [_save_video(run, Path(video_dir), env.fps) for run in runs if run.recorded and video_dir]
+            for run in [run for run in runs if run.recorded and video_dir]:
+                result.videos += _save_video(run, Path(str(video_dir)), env.fps)
     result.time_s = time.perf_counter() - started
     return result
 
@@ -169,10 +171,14 @@ def _stride(fps: float) -> int:
     return max(1, round(fps / VIDEO_FPS))
 
 
-def _save_video(run: _Run, folder: Path, fps: float) -> Path:
+def _save_video(run: _Run, folder: Path, fps: float) -> list[Path]:
+    """The video of an episode; none where the disk has no room for it."""
     from lerobot.data.video import write_video
 
     path = folder / f"{run.task}_{run.episode:03d}.mp4"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_video(path, run.frames, fps / _stride(fps))
-    return path
+    with spared(folder):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_video(path, run.frames, fps / _stride(fps))
+        return [path]
+    path.unlink(missing_ok=True)  # what there is of it cannot be played
+    return []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER
 from lerobot.config import TrainConfig
+from lerobot.disk import spared
 from lerobot.report.plot import plot_run
 from lerobot.status import Final
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
@@ -21,8 +22,9 @@ def close(config: TrainConfig, run_dir: Path, final: Final) -> None:
     """Draw the run if it is to be drawn, and say where it is and how to go on with it."""
     log.info("run: %s", run_dir)
     if config.picture and any("train/loss" in row for row in read_metrics(run_dir / METRICS_FILE)):
-        plot_run(run_dir, run_dir / PICTURE_FILE, baselines=_baselines(run_dir))
-        log.info("picture: %s", run_dir / PICTURE_FILE)
+        with spared(run_dir):
+            plot_run(run_dir, run_dir / PICTURE_FILE, baselines=_baselines(run_dir))
+            log.info("picture: %s", run_dir / PICTURE_FILE)
     if videos := sorted((run_dir / "eval").glob("*/*.mp4")):
         log.info("video: %s", videos[-1])
     if not (run_dir / CHECKPOINTS_FOLDER).exists():

@@ -56,6 +56,8 @@ def compare_success(groups: Sequence[Group]) -> list[Comparison]:
 def compare_loss(groups: Sequence[Group]) -> list[Comparison]:
     """Pairs of groups by the final training loss, the lower one first, judged by the spread of their seeds."""
     judged = sorted((group for group in groups if group.losses), key=lambda group: fmean(group.losses))
+    if len(judged) > 2 and all(len(group.losses) == 1 for group in judged):
+        return [_in_a_row(judged)]
     couples = _couples(judged)
     tests = len(judged) * (len(judged) - 1) // 2
     values = [_loss_p(*couple) for couple in couples]
@@ -138,6 +140,18 @@ def _loss_p(first: Group, second: Group) -> float:
     if min(len(first.losses), len(second.losses)) < 2:
         return math.nan
     return statistics.welch(first.losses, second.losses)
+
+
+def _in_a_row(judged: Sequence[Group]) -> Comparison:
+    """What can be said of groups of one seed each: their order."""
+    best, *others = judged
+    told = [f"{group.label} {group.losses[0]:.4g}" for group in others[:MOST_IN_PAIRS]]
+    more = len(others) - len(told)
+    sentence = (
+        f"{best.label} has the lowest final loss, {best.losses[0]:.4g}; then {', '.join(told)}"
+        f"{f' and {more} more' if more else ''}: one seed each, no spread known, add seed=0,1,2"
+    )
+    return Comparison(best, others[0], math.nan, False, sentence)
 
 
 def _loss_verdict(couple: tuple[Group, Group], p: float, corrected: float, alpha: float) -> Comparison:

@@ -12,6 +12,9 @@ from lerobot.report.precision import precision_verdicts, says_all
 from lerobot.report.record import Record, is_run, read_run
 from lerobot.report.winner import Winner, choose_winner
 
+MOST_TOLD = 6
+"""Pairs that are all said one by one."""
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -48,6 +51,19 @@ class Findings:
         )
 
     @property
+    def told(self) -> list[Comparison]:
+        """The comparisons that are said at once: all if they are few, else what is decided."""
+        if self.headline:
+            return []
+        return [found for found in self.comparisons if found.decided or len(self.comparisons) <= MOST_TOLD]
+
+    @property
+    def folded(self) -> list[Comparison]:
+        """The other ones."""
+        told = self.told
+        return [found for found in self.comparisons if found not in told]
+
+    @property
     def advice(self) -> str:
         """What the best success rate is not."""
         assert self.winner is not None
@@ -69,7 +85,9 @@ class Findings:
     @property
     def conclusions(self) -> list[str]:
         """What follows from the runs, in words."""
-        words = [self.headline] if self.headline else [comparison.sentence for comparison in self.comparisons]
+        words = [self.headline] if self.headline else [comparison.sentence for comparison in self.told]
+        if self.folded and not self.headline:
+            words += [f"{len(self.folded)} more pairs are undecided, the report has each"]
         words += [*self.precision, *([self.fresh] if self.fresh else [])]
         if self.winner is not None and not self.fresh:
             words += [f"{self.advice} {self.winner.command}"]

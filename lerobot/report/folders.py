@@ -16,11 +16,15 @@ WINNER_FOLDER = "winner"
 
 
 def read_folders(folders: Sequence[Path]) -> list[Record]:
-    """The runs of run folders, and of sweep folders by number. Raises `ConfigError` where there is none."""
+    """The runs of run folders, and of sweep folders by number, each once. Raises `ConfigError` where there is none."""
     try:
-        records = [record for folder in folders for record in _read(folder)]
+        found = [record for folder in folders for record in _read(folder)]
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read ({error.strerror}): name a folder that can be") from error
+    once: dict[Path, Record] = {}
+    for record in found:
+        once.setdefault(record.folder.resolve(), record)
+    records = list(once.values())
     if len({record.name for record in records}) < len(records):
         for record in records:
             record.name = str(record.folder)

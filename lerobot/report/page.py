@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from lerobot.report.compare import Comparison
 from lerobot.report.findings import Findings
 from lerobot.report.groups import Group, deviation, differing, mean
 from lerobot.report.table import cells, filled, shown, shown_range
@@ -19,17 +20,24 @@ body { margin: 0 auto; padding: 1.2rem; max-width: 76rem; color: var(--ink); bac
 h1 { font-size: 1.4rem; margin: 0 0 .2rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p, li { max-width: 60rem; overflow-wrap: anywhere; } .faint { color: var(--faint); font-size: .9rem; }
 code { background: var(--tint); padding: .1rem .3rem; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 40%, transparent) 0 / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 40%, transparent) 100% / 2rem 100% no-repeat local,
+  linear-gradient(to right, #8886, transparent) 0 / .5rem 100% no-repeat scroll,
+  linear-gradient(to left, #8886, transparent) 100% / .5rem 100% no-repeat scroll; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); }
 th { white-space: nowrap; } td { white-space: nowrap; }
-td.words { white-space: normal; min-width: 9rem; overflow-wrap: anywhere; }
+td.words { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
 .decided { font-weight: 600; } .failed, .missing { color: #D55E00; } .refused, .stopped { color: var(--faint); }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(32rem, 1fr)); gap: 1rem;
+  align-items: start; overflow-x: auto; }
 .pictures img { width: 100%; height: auto; background: #fff; border-radius: 4px; }
 @media print {
   :root { --ink: #000; --paper: #fff; --line: #bbb; --tint: #fff; }
   body { padding: 0; max-width: none; font-size: 9pt; }
-  .wide { overflow: visible; } table { font-size: 7pt; } td { white-space: normal; } img, tr { break-inside: avoid; }
+  .wide, .pictures { overflow: visible; background: none; } .pictures { grid-template-columns: 1fr 1fr; }
+  table { font-size: 7pt; } td { white-space: normal; } img, tr { break-inside: avoid; }
 }
 """
 
@@ -68,18 +76,22 @@ def write_page(path: Path, title: str, findings: Findings, pictures: Sequence[Pa
 
 
 def _sentences(title: str, findings: Findings) -> str:
-    items = "".join(
-        f"<li{' class=decided' if comparison.decided else ''}>{escape(comparison.sentence)}"
-        for comparison in findings.comparisons
-    )
     fresh = [f"<p>{escape(findings.fresh)}</p>"] if findings.fresh else []
     if findings.winner is not None and not findings.fresh:
         fresh.append(f"<p>{escape(findings.advice)}<br><code>{escape(findings.winner.command)}</code></p>")
-    listed = [f"<ul>{items}</ul>"] if items else []
-    if findings.headline:
-        words = f"<p class=decided>{escape(findings.headline)}</p>"
-        listed = [f"{words}<details><summary>each of them</summary>{listed[0]}</details>"]
-    return "".join([f"<h2>{title}</h2>", *listed, *fresh]) if fresh or listed else ""
+    first = f"<p class=decided>{escape(findings.headline)}</p>" if findings.headline else ""
+    listed = first + _items(findings.told)
+    if findings.folded:
+        listed += f"<details><summary>{len(findings.folded)} more pairs</summary>{_items(findings.folded)}</details>"
+    return "".join([f"<h2>{title}</h2>", listed, *fresh]) if fresh or listed else ""
+
+
+def _items(comparisons: Sequence[Comparison]) -> str:
+    items = "".join(
+        f"<li{' class=decided' if comparison.decided else ''}>{escape(comparison.sentence)}"
+        for comparison in comparisons
+    )
+    return f"<ul>{items}</ul>" if items else ""
 
 
 def _list(title: str, sentences: Sequence[str]) -> str:

@@ -70,7 +70,7 @@ def format_name(group: Group) -> str:
 def _sentence(group: Group, full: Group) -> str:
     name, yardstick = format_name(group), format_name(full)
     if not group.finished:
-        run = group.runs[0]
+        run = next((run for run in group.runs if run.state == "refused"), group.runs[0])
         return f"{name}: {run.state}{f' ({run.error})' if run.error else ''}"
     parts = [part for part in (_loss(group, full, yardstick), *_cost(group, full), *_scaling(group)) if part]
     return f"{name}: {', '.join(parts)}" if parts else ""
@@ -109,7 +109,7 @@ def _losses(group: Group, full: Group) -> tuple[list[float], list[float]]:
 
 def _cost(group: Group, full: Group) -> list[str]:
     """Speed and memory as ratios, where both ran on the same device."""
-    devices = {run.fact("device_name") for side in (group, full) for run in side.finished}
+    devices = {run.fact("device_name") for side in (group, full) for run in side.finished} - {""}
     if len(devices) > 1:
         return [f"speed not compared, the devices differ ({' and '.join(sorted(devices))})"]
     parts = []

@@ -30,6 +30,7 @@ def write_report(folders: Sequence[Path], output: Path | None = None, *, draws: 
 
     Raises `ConfigError` where there is no run, or nowhere to write to.
     """
+    folders = list({folder.resolve(): folder for folder in folders}.values())
     if output is None:
         if len(folders) != 1:
             raise ConfigError("several folders have no place in common: add --output <folder for the report>")

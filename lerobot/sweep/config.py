@@ -28,5 +28,5 @@ class SweepConfig:
         for key, allowed in (("mode", ("cross", "zip")), ("on_error", ("continue", "stop")), ("isolate", ("process",))):
             value = getattr(self, key)
             if value not in allowed and not (key == "isolate" and value is None):
-                words = " or ".join((f"sweep.{key}={word}" for word in allowed) if len(allowed) > 1 else (allowed[0],))
+                words = " or ".join(f"sweep.{key}={word}" for word in allowed)
                 raise ConfigError(f"sweep.{key}={value}: type {words}")

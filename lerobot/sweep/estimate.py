@@ -1,9 +1,10 @@
-"""Time, memory and disk of a sweep, from some updates of each distinct kind of job."""
+"""Time, memory and disk of a sweep, from some updates of each distinct kind of job and some episodes of it."""
 
 import contextlib
 import copy
 import json
 import logging
+import math
 import re
 import shutil
 import tempfile
@@ -20,9 +21,10 @@ from lerobot.sweep.plan import Planned
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
 PROBE_STEPS = 20
+PROBE_EPISODES = 2
 _COSTS_NOTHING = re.compile(
     r"seed|steps|log_freq|save_freq|env_eval_freq|save_checkpoint|picture|job_name|output_dir|resume|interrupt_after"
-    r"|(wandb|sweep|eval|env|demos|scheduler)(\..*)?|accelerator\.grad_scaler\..*|dataset\.episodes"
+    r"|(wandb|sweep|demos|scheduler)(\..*)?|eval\.(n_episodes|baselines|videos)|accelerator\.grad_scaler\..*|dataset\.episodes"
     r"|policy\.(optimizer_.*|dropout|kl_weight|pretrained_.*|repo_id|tags|license)"
     r"|optimizer\.(lr|betas|eps|weight_decay|momentum|grad_clip_norm)"
 )
@@ -38,10 +40,16 @@ class Cost:
     step_s: float
     memory_gb: float
     checkpoint_gb: float
+    episode_s: float
+    """Of a simulated episode that is not solved; 0 without a simulator."""
 
     def time_s(self, config: Any) -> float:
-        """Of a whole job, its evaluations left out."""
-        return self.start_s + config.steps * self.step_s
+        """Of a whole job."""
+        return self.start_s + config.steps * self.step_s + _evaluations(config) * self.evaluation_s(config)
+
+    def evaluation_s(self, config: Any) -> float:
+        """Of one evaluation, at most: an episode ends where it is solved."""
+        return _episodes(config) * self.episode_s
 
     def disk_gb(self, config: Any) -> float:
         """Of a whole job: its checkpoints."""
@@ -72,11 +80,30 @@ def estimate(planned: Sequence[Planned]) -> tuple[list[str], bool]:
         lines.append(
             f"{name}: {1000 * cost.step_s:.3g} ms an update, about {_duration(cost.time_s(first))}, "
             f"{_size(cost.memory_gb)} of memory, {_size(cost.disk_gb(first))} on disk"
+            f"{_of_evaluations(cost, first)}"
         )
-    left_out = ", evaluations left out" if any(one.config.env is not None for one in planned) else ""
     sums = f"{_duration(seconds)} one after the other, up to {_size(memory)} of memory, {_size(disk)} on disk"
-    lines.append(f"in all{'' if whole else ' what could be tried'}: about {sums}{left_out}")
+    lines.append(f"in all{'' if whole else ' what could be tried'}: about {sums}")
     return lines, whole
+
+
+def _evaluations(config: Any) -> int:
+    """How often a job is evaluated, each baseline counted as once."""
+    if config.env is None:
+        return 0
+    every = config.env_eval_freq
+    return len(config.eval.baselines) + (math.ceil(config.steps / every) if every > 0 else 1)
+
+
+def _episodes(config: Any) -> int:
+    return 0 if config.env is None else config.eval.n_episodes * len(config.env.tasks)
+
+
+def _of_evaluations(cost: Cost, config: Any) -> str:
+    if config.env is None:
+        return ""
+    each = f"of {_episodes(config)} episodes, {cost.evaluation_s(config):.3g} s each at most"
+    return f"; {_evaluations(config)} evaluation{'s' if _evaluations(config) > 1 else ''} {each}"
 
 
 def _kind(config: Any) -> str:
@@ -98,7 +125,8 @@ def _probe(config: Any) -> Cost:
 
     probe = copy.deepcopy(config)
     probe.steps, probe.log_freq, probe.save_freq = PROBE_STEPS, PROBE_STEPS // 2, 0
-    probe.env, probe.demos, probe.picture, probe.interrupt_after = None, None, False, None
+    probe.demos, probe.picture, probe.interrupt_after, probe.env_eval_freq = None, False, None, 0
+    probe.eval.n_episodes, probe.eval.videos, probe.eval.baselines = PROBE_EPISODES, 0, []
     probe.save_checkpoint, probe.wandb.enable = True, False
     folder = Path(tempfile.mkdtemp(prefix="lerobot-estimate-"))
     probe.output_dir = str(folder)
@@ -109,15 +137,22 @@ def _probe(config: Any) -> Cost:
             whole_s = time.perf_counter() - started
         last = [row for row in read_metrics(folder / METRICS_FILE) if "train/step_s" in row][-1]
         files = [path for path in (folder / "checkpoints").rglob("*") if path.is_file() and not path.is_symlink()]
-        step_s = last["train/step_s"]
+        step_s, episode_s = last["train/step_s"], _episode_s(folder, probe)
         return Cost(
-            max(0.0, whole_s - PROBE_STEPS * step_s),
+            max(0.0, whole_s - PROBE_STEPS * step_s - _episodes(probe) * episode_s),
             step_s,
             last["device/peak_mem_gb"],
             sum({path.stat().st_ino: path.stat().st_size for path in files}.values()) / 2**30,
+            episode_s,
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _episode_s(run: Path, config: Any) -> float:
+    """Of an episode of full length, making its simulator included, by the evaluation at the end of `run`."""
+    rates = [row["eval/steps_per_s"] for row in read_metrics(run / METRICS_FILE) if "eval/steps_per_s" in row]
+    return config.env.episode_length / rates[-1] if rates and rates[-1] else 0.0
 
 
 @contextlib.contextmanager

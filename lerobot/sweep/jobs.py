@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from lerobot.cli import grammar
 from lerobot.errors import ConfigError
 from lerobot.status import SWEEP_FILE, write_json
 
@@ -46,6 +47,8 @@ class Sweep:
     words: list[str]
     """The line that started it."""
     jobs: list[Job]
+    search: bool = False
+    """Whether the jobs follow from each other, and more are to come."""
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
@@ -68,6 +71,13 @@ def read_sweep(folder: Path) -> Sweep | None:
 def is_about_the_sweep(word: str) -> bool:
     """Whether `word` leaves the jobs as they are."""
     return _OF_THE_SWEEP.match(word) is not None
+
+
+def folder_words(sweep: Path, name: str) -> list[str]:
+    """Hydra's words for the folder of a job, where what an earlier pass composed stays."""
+    earlier = len(list((sweep / name).glob(".hydra*")))
+    again = [f"hydra.output_subdir=.hydra.{earlier}"] if earlier else []
+    return [f"hydra.sweep.subdir={grammar(name)}", *again]
 
 
 def expand(words: Sequence[str], mode: str) -> tuple[list[list[str]], list[str]]:

@@ -25,7 +25,7 @@ from omegaconf.errors import (
 from lerobot.config import OPEN_GROUPS, parse
 from lerobot.errors import ConfigError
 from lerobot.explain import sentence
-from lerobot.stored import CHECKPOINT_OPTION
+from lerobot.stored import CHECKPOINT_OPTION, UNUSABLE
 from lerobot.sweep.jobs import Job, expand, is_about_the_sweep, short_name, spelled
 
 _HERE = ("basic", "joblib", "submitit_local")
@@ -113,6 +113,7 @@ def plan(command: str, config: DictConfig, loader: ConfigLoader, words: Sequence
         planned = Planned(Job(number, "", row), row)
         composed: DictConfig | None = None
         try:
+            _refuse_unusable(row)
             composed = compose([*row, *(word for word in about if word.startswith("sweep."))])
             planned.config = _checked(command, composed, check)
         except InterpolationResolutionError:
@@ -128,9 +129,17 @@ def plan(command: str, config: DictConfig, loader: ConfigLoader, words: Sequence
 
 def _named(word: str, composed: DictConfig | None) -> str:
     """`word` with the checkpoint that it stands for: the option of the policy group is this process's own."""
+    if (option := word.removeprefix("policy=")) in UNUSABLE:
+        return f"policy.path={UNUSABLE[option][0]}"
     if composed is None or not word.startswith(f"policy={CHECKPOINT_OPTION}"):
         return word
     return f"policy.path={Path(composed.policy.pretrained_path).parent}"
+
+
+def _refuse_unusable(row: Sequence[str]) -> None:
+    for word in row:
+        if (option := word.removeprefix("policy=")) in UNUSABLE:
+            raise UNUSABLE[option][1]
 
 
 def _place(config: DictConfig) -> tuple[str, str]:

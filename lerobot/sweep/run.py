@@ -3,19 +3,19 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from lerobot.claim import claimed
-from lerobot.cli import grammar
 from lerobot.errors import ConfigError
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import STATUS_FILE, now, read_status, write_status
 from lerobot.sweep.config import SweepConfig
 from lerobot.sweep.halt import halted
-from lerobot.sweep.jobs import Job, Sweep, is_about_the_sweep, read_sweep, spelled, write_sweep
+from lerobot.sweep.jobs import Job, Sweep, folder_words, is_about_the_sweep, read_sweep, spelled, write_sweep
 from lerobot.sweep.plan import Planned, plan
 from lerobot.sweep.table import NOT_RUN, close, state_of
 from lerobot.sweep.typed import TYPED, Typed
@@ -28,13 +28,21 @@ def run(config: DictConfig, loader: ConfigLoader, launcher: Launcher, words: Seq
     typed = TYPED.get()
     settings = _settings(config, words)
     planned = plan(typed.command, config, loader, words)
+    place = _typed_folder(config)
+    stored = read_sweep(place) if place is not None else None
+    if stored is not None:
+        assert place is not None
+        planned = _matched(place, stored, typed, planned)
     if settings.dry_run or settings.estimate:
         from lerobot.sweep.dry import dry_run
 
-        raise SystemExit(dry_run(typed.command, config, planned, estimates=settings.estimate))
+        goes_on = stored is not None
+        raise SystemExit(dry_run(typed.command, place, planned, goes_on=goes_on, estimates=settings.estimate))
+    if stored is None:
+        _refuse_all(planned)
     folder = Path(config.hydra.sweep.dir)  # resolved here: it is made where it was not typed
     with claimed(folder, goes_on=True):
-        planned = _begin(folder, config, typed, planned)
+        planned = _begin(folder, config, typed, planned, stored)
         about = [word for word in words if is_about_the_sweep(word)]
         launches = [(one.job, _words(folder, one, about)) for one in planned]
         try:
@@ -53,20 +61,27 @@ def _settings(config: DictConfig, words: Sequence[str]) -> SweepConfig:
     return settings
 
 
-def _begin(folder: Path, config: DictConfig, typed: Typed, planned: list[Planned]) -> list[Planned]:
-    """Write down the sweep, or find its place in the one that is there; return the jobs that are to run."""
-    stored = read_sweep(folder)
+def _typed_folder(config: DictConfig) -> Path | None:
+    """The folder of the sweep; None where it has the time in its name, which makes it when it is asked for."""
+    unresolved: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+    return None if "${" in str(unresolved["dir"]) else Path(unresolved["dir"])
+
+
+def _refuse_all(planned: Sequence[Planned]) -> None:
+    """Refuse at once, before anything is made, where all jobs are wrong in the same way."""
+    if len({one.refusal for one in planned}) == 1 and planned[0].refusal is not None:
+        raise ConfigError(planned[0].refusal)
+
+
+def _begin(
+    folder: Path, config: DictConfig, typed: Typed, planned: list[Planned], stored: Sweep | None
+) -> list[Planned]:
+    """Write down the sweep unless it is `stored`; return the jobs that are to run."""
     if stored is None:
         if list(folder.glob(f"*/{STATUS_FILE}")):
             raise ConfigError(f"output_dir={folder} holds runs that are not of this sweep: type another folder")
         write_sweep(folder, Sweep(typed.command, typed.flags, typed.words, [one.job for one in planned]))
         OmegaConf.save(config, folder / "multirun.yaml")
-    else:
-        _refuse_another(folder, stored, typed, planned)
-        known = {frozenset(job.overrides): job for job in stored.jobs}
-        for one in planned:  # numbers and folders stay
-            one.job = known[frozenset(one.job.overrides)]
-        planned = sorted(planned, key=lambda one: one.job.number)
     left = [one for one in planned if state_of(folder / one.job.folder) != "done"]
     if stored is not None:
         log.info("%s: %d of %d jobs are done, going on with the others", folder, len(planned) - len(left), len(planned))
@@ -76,6 +91,15 @@ def _begin(folder: Path, config: DictConfig, typed: Typed, planned: list[Planned
         if read_status(folder / one.job.folder):  # from an earlier pass; the checkpoints say where it stood
             write_status(folder / one.job.folder, state=NOT_RUN, error=None)
     return to_run
+
+
+def _matched(folder: Path, stored: Sweep, typed: Typed, planned: list[Planned]) -> list[Planned]:
+    """`planned` with the numbers and folders of the sweep that is there."""
+    _refuse_another(folder, stored, typed, planned)
+    known = {frozenset(job.overrides): job for job in stored.jobs}
+    for one in planned:
+        one.job = known[frozenset(one.job.overrides)]
+    return sorted(planned, key=lambda one: one.job.number)
 
 
 def _refuse_another(folder: Path, stored: Sweep, typed: Typed, planned: list[Planned]) -> None:
@@ -110,10 +134,8 @@ def _refuse(folder: Path, refused: Sequence[Planned]) -> None:
 
 def _words(folder: Path, one: Planned, about: Sequence[str]) -> list[str]:
     """What Hydra reads for one job."""
-    earlier = len(list((folder / one.job.folder).glob(".hydra*")))
-    again = [f"hydra.output_subdir=.hydra.{earlier}"] if earlier else []
     sweep = [word for word in about if word.startswith("sweep.")]  # hydra's own are added by Hydra
-    return [*one.words, *sweep, f"hydra.sweep.subdir={grammar(one.job.folder)}", *again]
+    return [*one.words, *sweep, *folder_words(folder, one.job.folder)]
 
 
 def _launch(

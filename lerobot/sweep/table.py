@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from lerobot.claim import is_held
 from lerobot.report.record import Record, read_run
 from lerobot.status import STATUS_FILE, read_status
-from lerobot.sweep.jobs import SWEEP_FILE, read_sweep, spelled
+from lerobot.sweep.jobs import read_sweep, spelled
 
 COLUMNS = {
     "train/loss": "loss",
@@ -24,6 +24,8 @@ COLUMNS = {
 NOT_RUN, MISSING = "not run", "missing"
 """Has not begun; and was begun and left no status."""
 UNFINISHED = ("failed", "stopped", "running", MISSING, NOT_RUN)
+STOPPED = ("stopped", "running", NOT_RUN)
+"""A search tries other values in place of those that failed."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,9 @@ def show(folder: Path) -> None:
     console.print(table)
     for sentence, names in _by_error(rows):
         console.print(f"{', '.join(names)}: {sentence}", markup=False, highlight=False, soft_wrap=True)
-    if (folder / SWEEP_FILE).exists() and any(row.state in UNFINISHED for row in rows):
-        sweep = read_sweep(folder)
-        command = sweep.command if sweep else "train"
-        line = f"go on with it: lerobot-{command} -m sweep.resume={shlex.quote(str(folder))}"
+    sweep = read_sweep(folder)
+    if sweep is not None and any(row.state in (STOPPED if sweep.search else UNFINISHED) for row in rows):
+        line = f"go on with it: lerobot-{sweep.command} -m sweep.resume={shlex.quote(str(folder))}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -24,6 +24,8 @@ class Typed:
     command: str
     flags: list[str]
     words: list[str]
+    search: list[str]
+    """Those about how values are searched."""
 
 
 TYPED: ContextVar[Typed] = ContextVar("TYPED")
@@ -34,7 +36,9 @@ TYPED: ContextVar[Typed] = ContextVar("TYPED")
 def typed(command: str, line: Line) -> Iterator[None]:
     """Remember `line` until exit."""
     words = [word for word in line.overrides() if not is_about_the_sweep(word) and not word.startswith("output_dir=")]
-    token = TYPED.set(Typed(command, [flag for flag in line.flags if flag not in ("-m", "--multirun")], words))
+    search = [word for word in line.overrides() if word.lstrip("+").startswith(("hydra/sweeper=", "hydra.sweeper."))]
+    flags = [flag for flag in line.flags if flag not in ("-m", "--multirun")]
+    token = TYPED.set(Typed(command, flags, words, search))
     try:
         yield
     finally:
@@ -67,9 +71,9 @@ def recall(command: str, line: Line) -> None:
     for setting in ("output_dir", "hydra.sweep.dir"):
         if (other := line.take(setting)) is not None and Path(unquote(other)).resolve() != folder.resolve():
             raise ConfigError(f"{setting}={other} is not the folder of the sweep that goes on: leave it out")
-    if not any(not is_about_the_sweep(word) for word in line.overrides()):
-        again = translate(["-m", *stored.words])
-        line.words = [*again.words, *line.words]
+    typed_anew = any(not is_about_the_sweep(word) for word in line.overrides())
+    words = [word for word in stored.words if is_about_the_sweep(word) or not typed_anew]
+    line.words = [word for word in translate(["-m", *words]).words if line.get(word[1]) is None] + line.words
     line.flags += [flag for flag in stored.flags if flag not in line.flags]
     line.put("hydra.sweep.dir", grammar(str(folder)))
 

@@ -1,9 +1,11 @@
 """`metrics.jsonl`, the record of truth of a run: strict JSON, one object a row, whole rows only."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from lerobot.disk import spared
 from lerobot.errors import ConfigError
 from lerobot.ranges import COUNT_OR_NONE
 from lerobot.tracking.sink import Row, Sink
@@ -14,20 +16,30 @@ METRICS_FILE = "metrics.jsonl"
 class JsonlSink(Sink):
     """Appends each row and hands it to the system at once, so that a kill loses at most the row being written.
 
-    A full disk raises `OSError`: a run without its record is not a run.
+    Rows that a full disk does not take wait here and are written first when it does: the file has no hole.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._waiting = b""
 
     def log(self, row: Row) -> None:
         """Numbers that JSON does not have (NaN, inf) become null."""
-        self._file.write(json.dumps({key: strict(value) for key, value in row.items()}, allow_nan=False) + "\n")
-        self._file.flush()
+        line = json.dumps({key: strict(value) for key, value in row.items()}, allow_nan=False)
+        self._waiting += f"{line}\n".encode()
+        self._write()
 
     def close(self) -> None:
         """Further rows are refused."""
-        self._file.close()
+        self._write()
+        with spared(self._path.parent):
+            os.close(self._file)
+
+    def _write(self) -> None:
+        with spared(self._path.parent):
+            while self._waiting:  # a disk that fills up takes a part of a row: the rest follows it
+                self._waiting = self._waiting[os.write(self._file, self._waiting) :]
 
 
 def strict(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Charts in wandb. A problem here is said once and never stops a run: `metrics.jsonl` has every row anyway."""
 
+import errno
 import logging
 import math
 import os
@@ -11,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from lerobot import disk
 from lerobot.tracking.config import WandbConfig
 from lerobot.tracking.sink import Row, Sink
 
@@ -23,6 +25,8 @@ INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 120.0
 """Waiting for the last uploads; what is left stays on disk for `wandb sync`."""
 LONGEST_TAG = 64
+UNSAVED = "failed to save record"
+"""How wandb 0.31 says in its own log, and nowhere else, that its file lost a record."""
 
 
 class NoCharts(Sink):
@@ -37,6 +41,8 @@ class WandbSink(Sink):
 
     def __init__(self, run: Any, *, uploads: bool) -> None:
         self.run_id: str | None = run.id
+        self.folder = Path(run.dir).parent
+        """Of wandb's file and logs."""
         self._run = run
         self._uploads = uploads
         self._working = True
@@ -78,6 +84,14 @@ class WandbSink(Sink):
             self._give_up(error)
             with suppress(Exception):  # The next job of a sweep gets a service that lives.
                 wandb.teardown()
+        self._tell_lost_rows()
+
+    def _tell_lost_rows(self) -> None:
+        """Say what wandb keeps to its own log: that its file took no more records, as on a full disk."""
+        with suppress(OSError), (self.folder / "logs" / "debug-internal.log").open(errors="replace") as lines:
+            if line := next((line for line in lines if UNSAVED in line), None):
+                reason = line.rstrip(' \n"}').rpartition(": ")[2]
+                disk.tell(self.folder.parents[1], OSError(errno.ENOSPC, reason))
 
     def _attempt(self, action: Callable[[], object]) -> None:
         if not self._working:

@@ -184,7 +184,7 @@ def test_the_last_checkpoint_is_uploaded_whole_with_a_card(hub, train, monkeypat
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    ({"words": ["policy.repo_id=null"]}, "needs a repo to upload to: add policy.repo_id=<user>/<name>"),
+    ({"words": ["policy.repo_id=null"]}, "needs a repo to upload to: type policy.repo_id=<user>/<name>"),
     ({"words": ["policy.repo_id=pusher"]}, "needs a repo to upload to"),
     ({"words": ["save_checkpoint=false"]}, "drop save_checkpoint=false"),
     ({"words": ["policy.repo_id=them/pusher"]}, "not yours to write to: type one of me, us"),

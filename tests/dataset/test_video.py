@@ -108,3 +108,11 @@ def test_an_encoder_leaves_the_process_its_priority(tmp_path):
         assert os.sched_getscheduler(0) == before
 
     assert os.sched_getscheduler(0) == before
+
+
+def test_a_video_that_the_disk_does_not_take_is_an_error_and_no_crash(tmp_path):
+    """ffmpeg was told to write on after a write that failed, which ended the process with SIGSEGV."""
+    (tmp_path / "a.mp4").symlink_to("/dev/full")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_video(tmp_path / "a.mp4", numbers(10), FPS)

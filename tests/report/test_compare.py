@@ -7,6 +7,7 @@ import pytest
 from lerobot.report.findings import find
 from lerobot.report.folders import read_folders
 from lerobot.report.groups import make_groups
+from lerobot.report.write import write_report
 
 WON, LOST = True, False
 
@@ -229,3 +230,58 @@ def test_groups_of_runs_without_typed_words_keep_their_names(make_run, tmp_path)
         (make_run(name) / ".hydra" / "overrides.yaml").unlink()
 
     assert [group.label for group in make_groups(read_folders([tmp_path / "sweep"]))] == ["0_x", "1_x"]
+
+
+def test_a_precision_of_which_all_failed_gives_the_reason_of_the_refused_job(make_run, report):
+    """It was that of whichever job came first."""
+    precision_runs(make_run, "no", "float32", [0.4, 0.5])
+    words = ("accelerator.mixed_precision=fp16", "tf32=True", "policy.device=card")
+    for seed, (state, error) in enumerate((("failed", "the node is gone"), ("refused", "no float16 here"))):
+        folder = make_run(f"9_{seed}", *words, seed=seed, state=state)
+        status = json.loads((folder / "status.json").read_text()) | {"error": error}
+        (folder / "status.json").write_text(json.dumps(status))
+
+    assert report().precision == ["fp16: refused (no float16 here)"]
+
+
+def test_a_run_that_left_no_facts_is_no_other_device(make_run, report):
+    """The sentence was "the devices differ ( and a card)"."""
+    precision_runs(make_run, "no", "float32", [0.40])
+    precision_runs(make_run, "bf16", "bfloat16", [0.40])
+    for folder in (make_run("x", "accelerator.mixed_precision=bf16", "tf32=True", "policy.device=card", seed=1),):
+        (folder / "run.json").unlink()
+
+    assert "differ" not in report().precision[0]
+
+
+def test_a_folder_that_is_named_twice_is_compared_once(make_run, tmp_path):
+    make_run("0_x", "steps=1")
+    make_run("1_x", "steps=2")
+    sweep = tmp_path / "sweep"
+    found = write_report([sweep, sweep, sweep / "0_x"], tmp_path / "out")
+
+    assert [record.name for record in found.findings.records] == ["0_x", "1_x"]
+
+
+def test_many_groups_of_one_seed_are_one_sentence(make_run, report):
+    """It was a line for each pair."""
+    for number, loss in enumerate((0.5, 0.4, 0.7, 0.6)):
+        make_run(f"{number}_x", f"steps={number}", losses=(1.0, loss))
+
+    (only,) = report().comparisons
+    assert only.sentence == (
+        "steps=1 has the lowest final loss, 0.4; then steps=0 0.5, steps=3 0.6, steps=2 0.7: one seed each, no spread "
+        "known, add seed=0,1,2"
+    )
+
+
+def test_of_many_pairs_the_undecided_ones_are_counted(make_run, report):
+    """Seven settings were twenty-one lines."""
+    for number in range(5):
+        won = 45 if number == 0 else 20 + number
+        make_run(f"{number}_x", f"steps={number}", solved=[i < won for i in range(50)])
+
+    found = report()
+    assert [comparison.decided for comparison in found.told] == [True] * 4
+    assert len(found.folded) == 6
+    assert "6 more pairs are undecided, the report has each" in found.conclusions

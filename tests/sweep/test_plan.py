@@ -1,5 +1,6 @@
 """What a line means is listed before anything runs: the jobs, their folders, and what cannot work."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -197,6 +198,19 @@ def test_an_estimate_tries_each_kind_of_job_once_and_leaves_nothing(dry, monkeyp
     assert not list(tmp_path.glob("lerobot-*"))
 
 
+@pytest.mark.slow
+def test_an_estimate_counts_the_evaluations_too(dry):
+    """They were left out, and are most of the time of a short run."""
+    words = ["seed=1,2", "device=cpu", "steps=40", "env=metaworld", "env.task=push-v3", "env.episode_length=20"]
+    status, said = dry(*words, "env_eval_freq=20", "eval.n_episodes=10", "sweep.estimate=true")
+
+    assert status == 0
+    found = re.search(r"2 evaluations of 10 episodes, ([\d.]+) s each at most", said)
+    assert found, said
+    assert 0 < float(found[1]) < 60
+    assert "evaluations left out" not in said
+
+
 def test_torch_waits_until_a_job_could_run(tmp_path):
     import os
     import subprocess
@@ -213,3 +227,68 @@ def test_an_empty_range_is_refused(dry):
     status, _ = dry("seed=range(0,0)", "device=cpu")
 
     assert status == 2
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_and_stops_no_other(train, dry):
+    """All jobs were refused."""
+    run = train("steps=1")
+    status, said = dry(f"policy.path={run},/nope", "device=cpu")
+
+    assert (status, said.count("refused: ")) == (2, 1)
+    assert "2 jobs, 1 of them refused" in said
+    assert [row[1].partition("=")[0] for row in jobs(said)] == ["policy.path"] * 2
+    assert jobs(said)[1] == ["1_nope", "policy.path=/nope"]
+
+
+@pytest.mark.parametrize("words", [["sede=0,1"], ["seed=0,1", "policy.dropot=0.1"], ["policy.path=/no,/nope"]])
+def test_what_is_wrong_in_all_jobs_is_one_error_and_no_folder(monkeypatch, capfd, words):
+    """A typo left a folder for each job, and no line that says error."""
+    monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *BASE, "device=cpu", *words])
+    with pytest.raises(SystemExit) as left:
+        main("train", work)
+
+    said = [line for line in capfd.readouterr().err.splitlines() if line.strip()]
+    assert left.value.code == 2
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["seed=0,1", "output_dir=a,b"], "output_dir=a,b names several folders and a sweep has one: type one"),
+        (["seed=0,1", "hydra.sweeper.metrik=x"], "there is no key 'hydra.sweeper.metrik': type hydra.sweeper.metric="),
+        (["seed=0,1", "hydra.sweeper.n_trials=3"], "hydra.sweeper.n_trials is of hydra/sweeper=optuna: add that"),
+        (["seed=0,1", "hydra.launcher.n_jobs=3"], "hydra.launcher.n_jobs is of hydra/launcher=joblib: add that"),
+        (["seed=0,1", "sweep.isolate=proces"], "type sweep.isolate=process"),
+        (["resume=s"], "type -m sweep.resume=<its folder> to go on with a sweep"),
+    ],
+)
+def test_the_hint_names_what_is_to_be_typed(dry, words, says):
+    status, said = dry(*words, "device=cpu")
+
+    (error,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert status == 2
+    assert says in error
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_sweep_that_goes_on_says_what_is_left(sweep, monkeypatch, capsys):
+    """Jobs that were done were listed as if they were to run."""
+    from lerobot.status import write_status
+
+    _, done = sweep("seed=0,1,2", "device=cpu", "output_dir=s", "steps=1", base=BASE)
+    write_status(done[1], state="stopped")
+    for path in sorted(done[2].rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    done[2].rmdir()
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", "sweep.resume=s", "sweep.dry_run=true"])
+    with pytest.raises(SystemExit) as left:
+        main("train", work)
+
+    said = capsys.readouterr().out
+    assert left.value.code == 0
+    assert [" ".join(row[2:]) for row in jobs(said)] == ["done", "to go on", "to run"]
+    assert "3 jobs, 1 of them done" in said

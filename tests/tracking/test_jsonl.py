@@ -1,9 +1,12 @@
+import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from lerobot import disk
 from lerobot.errors import ConfigError
 from lerobot.tracking.jsonl import JsonlSink, read_metrics, truncate_after
 
@@ -67,13 +70,31 @@ def test_whatever_tore_the_last_line_it_is_left_out(tmp_path, line):
     assert path.read_bytes() == b'{"step": 1}\n'
 
 
-def test_a_full_disk_is_an_error():
-    sink = JsonlSink(Path("/dev/full"))
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_rows_that_a_full_disk_does_not_take_are_written_when_it_does(tmp_path, monkeypatch, caplog, fault):
+    """The run ended with a traceback."""
+    path, room, write = tmp_path / "metrics.jsonl", [20], os.write
 
-    with pytest.raises(OSError, match="No space left"):
-        sink.log({"step": 1})
-    with pytest.raises(OSError, match="No space left"):
-        sink.close()
+    def full_write(file, data):
+        if not room[0]:
+            raise OSError(fault, os.strerror(fault))
+        written = write(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", full_write)
+    disk.begin(tmp_path)
+    sink = JsonlSink(path)
+    for step in range(1, 5):
+        sink.log({"step": step})
+    assert read_metrics(path) == [{"step": 1}]  # and the first bytes of the second, which is left out
+    room[0] = 10_000
+    sink.log({"step": 5})
+    sink.close()
+
+    assert read_metrics(path) == [{"step": step} for step in range(1, 6)]
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith(f"{tmp_path} cannot be written to ({os.strerror(fault)}) and rows are being lost")
 
 
 def test_rows_beyond_a_checkpoint_move_aside_at_each_resume(tmp_path):

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import secrets
 import shutil
 import struct
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import wandb
+from faults import small_disk
 from wandb.proto import wandb_internal_pb2
 
 import lerobot
@@ -398,6 +400,27 @@ def test_a_problem_in_wandb_is_said_once_and_the_run_goes_on(tmp_path, monkeypat
     assert said(caplog) == ["wandb: Connection lost; no more charts from here, metrics.jsonl goes on"]
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3
     assert exit_codes(tmp_path) == [0]
+
+
+def test_a_disk_that_was_full_for_wandb_alone_is_told_once_at_the_end(tmp_path, caplog):
+    """wandb says it to a log of its own, and nowhere else."""
+    with small_disk(tmp_path / "disk") as fill:
+        if fill is None:
+            pytest.skip("mounting a disk takes root")
+        run = tmp_path / "disk" / "run"
+        with opened(run) as tracker:
+            fill()
+            for sink in tracker._sinks[2:]:
+                for step in range(1000):
+                    sink.log({"step": step, "train/loss": 1.0, "note": secrets.token_hex(16)})
+            time.sleep(0.3)  # its service writes in its own time
+            (tmp_path / "disk" / "ballast").unlink()
+            for sink in tracker._sinks[2:]:
+                for step in range(1000, 2000):
+                    sink.log({"step": step, "train/loss": 1.0, "note": secrets.token_hex(16)})
+
+        (warning,) = [record.message for record in caplog.records if record.name == "lerobot.disk"]
+        assert warning.startswith(f"{run} cannot be written to (no space left on device) and rows are being lost")
 
 
 def test_a_run_without_a_working_wandb_goes_on(tmp_path, monkeypatch, caplog):

@@ -16,9 +16,8 @@ from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
 from lerobot.accelerator.config import AUTO
-from lerobot.accelerator.parallel_config import world_size
+from lerobot.accelerator.parallel_config import divided_anew
 from lerobot.checkpoint import hub, paths
-from lerobot.checkpoint.json_file import read_json
 from lerobot.cli import Line, grammar, parse_override, translate, unquote
 from lerobot.config import NOT_STORED, OPEN_GROUPS, SCHEMA_VERSION, SCHEMAS, conf_dir, differences, to_plain
 from lerobot.errors import ConfigError
@@ -44,15 +43,12 @@ _MAY_CHANGE = re.compile(
     r"|parallelism\..*"
     r"|time_limit|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
 )
-_MAY_CHANGE_WITH_PROCESSES = ("batch_size", "accelerator.gradient_accumulation.steps")
-"""What makes up the samples of an update, which other processes may have to divide in another way."""
 _NOT_THE_RUN = re.compile(r"output_dir|job_name|schema_version|(demos|sweep)(\..*)?|policy\.pretrained_(path|revision)")
 """What may differ between two parts of one run without a word."""
 _NOT_REPEATED = re.compile(r"hydra[./](mode|run|sweep|sweeper|launcher|job_num|output_subdir)\b.*")
 """Hydra's own settings that say where the first run was, and among which others."""
 _YES_NO = ("true", "false", "null", "none")
 _INIT_SCALE = "accelerator.grad_scaler.init_scale"
-_GROUPS = (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "parallelism", "experiment", "debug")
 
 
 def rebase(command: str, line: Line) -> str:
@@ -171,10 +167,9 @@ def check_resumed(config: Any) -> None:
     config.wandb.run_id = config.wandb.run_id or stored["wandb"].get("run_id")
     found = changes(stored, config)
     config.reset_scale = config.reset_scale or _INIT_SCALE in found
-    step_file = Path(config.resume) / "training_state" / "training_step.json"
-    is_divided_anew = read_json(step_file).get("num_processes", 1) != world_size(config.parallelism.nproc)
+    may_too = divided_anew(Path(config.resume), config.parallelism.nproc)
     for key, (old, new) in found.items():
-        if not _MAY_CHANGE.fullmatch(key) and not (is_divided_anew and key in _MAY_CHANGE_WITH_PROCESSES):
+        if not _MAY_CHANGE.fullmatch(key) and key not in may_too:
             old, new = (value["type"] if isinstance(value, dict) and "type" in value else value for value in (old, new))
             raise ConfigError(
                 f"{key}={new} cannot change when a run goes on (it was {old}): type resume={folder.parents[2]} without "
@@ -271,7 +266,8 @@ def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     """Register `stored` as a primary config with the typed group choices on top of it; return its name."""
-    groups = [word for word in line.words if word[1] in _GROUPS]
+    names = (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "parallelism", "experiment", "debug")
+    groups = [word for word in line.words if word[1] in names]
     stored = {key: value for key, value in stored.items() if key not in ("output_dir", *NOT_STORED)}
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it

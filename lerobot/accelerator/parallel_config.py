@@ -3,9 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lerobot.accelerator.config import AUTO
+from lerobot.checkpoint.json_file import read_json
 from lerobot.errors import ConfigError
 from lerobot.ranges import COUNT, POSITIVE
 
@@ -78,8 +80,9 @@ class ParallelismConfig:
         return f"parallelism.nproc={max(2, number)} or start that many with torchrun, or parallelism=auto"
 
 
-def world_size(nproc: Any) -> int | None:
-    """How many processes a run with `nproc` has, started as it is; None where that is up to the cards."""
-    if is_rank():
-        return int(os.environ["WORLD_SIZE"])
-    return None if nproc == AUTO else nproc or 1
+def divided_anew(step_folder: Path, nproc: Any) -> tuple[str, ...]:
+    """Keys that make up the samples of an update, where the run of `step_folder` goes on in other processes."""
+    file = step_folder / "training_state" / "training_step.json"
+    processes = read_json(file).get("num_processes", 1) if file.is_file() else 1
+    now = int(os.environ["WORLD_SIZE"]) if is_rank() else nproc or 1
+    return () if now == processes else ("batch_size", "accelerator.gradient_accumulation.steps")

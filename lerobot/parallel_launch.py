@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from lerobot.accelerator.config import AUTO
+from lerobot.accelerator.parallel import check_build
 from lerobot.accelerator.parallel_config import LOST
 from lerobot.accelerator.slots import find_pool, wants_card
 from lerobot.config import TrainConfig
@@ -50,6 +51,7 @@ def launch(config: TrainConfig, number: int) -> str:
     """Run `config` in `number` processes; return the final state of `status.json`."""
     if os.name == "nt":
         raise ConfigError("parallelism.nproc= does not work on Windows: start in WSL, or with one process")
+    check_build()
     run_dir = Path(config.output_dir or "")
     began = time.time() - process_age_s()
     with TemporaryDirectory(prefix="lerobot-") as folder, stop_on_signals(lambda n: told.append(n)) as stop:

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -47,6 +49,30 @@ def facts(run):
 
 def state(run, name):
     return json.loads((Path(run) / "checkpoints" / "last" / "training_state" / name).read_text())
+
+
+@SLOW
+def test_a_build_of_pytorch_for_one_process_trains_in_one_and_refuses_several(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys, types
+import accelerate, torch
+import torch._dynamo, torch.distributed
+without = types.ModuleType("torch.distributed")
+without.is_available = lambda: False
+torch.distributed = sys.modules["torch.distributed"] = without
+import lerobot
+words = {[*TINY, "steps=1", "accelerator.skip_nonfinite=true"]!r}
+lerobot.run(lerobot.compose("train", [*words, "output_dir={tmp_path / "run"}"]))
+try:
+    lerobot.run(lerobot.compose("train", [*words, "parallelism.nproc=2", "output_dir={tmp_path / "several"}"]))
+except lerobot.errors.ConfigError as error:
+    print(error)
+""")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
+
+    assert "this build of PyTorch has no torch.distributed" in done.stdout, done.stderr
+    assert state(tmp_path / "run", "training_step.json")["step"] == 1
 
 
 @pytest.mark.parametrize(

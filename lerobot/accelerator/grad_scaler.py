@@ -33,7 +33,7 @@ class AgreedGradScaler(torch.amp.GradScaler):
                 flag = torch.zeros((), dtype=torch.float32, device=device)
                 torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, inv_scale.to(device, non_blocking=True))
                 found = torch.maximum(found, flag.to(found.device, non_blocking=True))
-            if dist.is_initialized():
+            if dist.is_available() and dist.is_initialized():
                 dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return {found.device: found}
 

@@ -90,7 +90,7 @@ ALONE = World()
 class Ranks(World):
     """Several processes, with a process group open."""
 
-    def __init__(self, store: dist.Store, settings: ParallelismConfig) -> None:
+    def __init__(self, store: "dist.Store", settings: ParallelismConfig) -> None:
         number = {name: int(os.environ[name]) for name in _RANKS[:4]}
         self.rank, self.local_rank, self.size = number["RANK"], number["LOCAL_RANK"], number["WORLD_SIZE"]
         self._store = store
@@ -252,9 +252,19 @@ def _prefix() -> str:
     return f"/worker/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
+def check_build() -> None:
+    """Refuse several processes where PyTorch was built for one, as for Jetson and partly for Windows."""
+    if not dist.is_available():
+        raise ConfigError(
+            "this build of PyTorch has no torch.distributed, so a run has one process: leave out parallelism.nproc, "
+            "and start without torchrun"
+        )
+
+
 @functools.cache
-def shared_store() -> dist.Store:
+def shared_store() -> "dist.Store":
     """What all ranks read and write before, beside and after their process groups. Raises `ConfigError`."""
+    check_build()
     if missing := [name for name in _RANKS if name not in os.environ]:
         raise ConfigError(
             f"WORLD_SIZE={os.environ['WORLD_SIZE']} and {', '.join(missing)} is not set: start several processes with "

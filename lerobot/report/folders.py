@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lerobot.errors import ConfigError
-from lerobot.report.record import Record, is_run, read_run, split_override
+from lerobot.report.record import Record, is_run, read_run
+from lerobot.report.words import changed_words, split_override
 from lerobot.sweep.jobs import Job, read_sweep
 
 MULTIRUN_FILE = "multirun.yaml"
@@ -64,6 +65,7 @@ def _of_job(folder: Path, job: Job) -> Record:
     """A job that `sweep.json` lists; its words are those, as `.hydra` holds some in the words of one process."""
     record = read_run(folder, job.folder) if is_run(folder) else Record(job.folder, folder, state="not run")
     record.overrides, record.has_overrides = dict(map(split_override, job.overrides)), True
+    record.overrides |= changed_words(folder, record.overrides)
     return record
 
 

@@ -8,10 +8,11 @@ from statistics import fmean, stdev
 
 from lerobot.envs.result import wilson
 from lerobot.report.record import Record
+from lerobot.report.words import alike
 
 SHORT = {"accelerator.mixed_precision": "precision", "policy.device": "device"}
 """Keys that are typed by another name than Hydra stores."""
-NO_EXPERIMENT = ("output_dir", "job_name", "resume", "interrupt_after", "picture", "wandb")
+NO_EXPERIMENT = ("output_dir", "job_name", "resume", "interrupt_after", "picture", "wandb", "sweep")
 """Keys that name a run or show it, and do not change it; with what is below them."""
 NOT_TYPED = "default"
 SEED = "seed"
@@ -62,14 +63,14 @@ def differing(records: Sequence[Record]) -> list[str]:
     """The keys in whose typed value the runs differ, in the order of typing."""
     known = [record for record in records if record.has_overrides]
     keys = dict.fromkeys(key for record in known for key in record.overrides if not _only_names(key))
-    return [key for key in keys if len({record.overrides.get(key) for record in known}) > 1]
+    return [key for key in keys if len({_value(record, key) for record in known}) > 1]
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:
     """The groups in the order of their first runs.
 
     Runs with the same words and the same seed are not pooled: something differs that was not typed (the code, the
-    machine), and whoever compares them wants to see it.
+    machine), and whoever compares them wants to see it. One that failed and was repeated counts nowhere.
     """
     keys = [key for key in differing(records) if key != SEED]
     buckets: dict[tuple[tuple[str, str], ...], list[Record]] = defaultdict(list)
@@ -77,7 +78,8 @@ def make_groups(records: Sequence[Record]) -> list[Group]:
         buckets[_settings(record, keys)].append(record)
     groups = []
     for settings, runs in buckets.items():
-        if len({run.seed for run in runs}) < len(runs):
+        done = [run.seed for run in runs if run.state == "done"]
+        if len(set(done)) < len(done):
             groups += [
                 Group(f"{_label(settings)} {run.name}".strip(), (*settings, ("run", run.name)), (run,)) for run in runs
             ]
@@ -110,7 +112,11 @@ def _only_names(key: str) -> bool:
 def _settings(record: Record, keys: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if not record.has_overrides:
         return (("run", record.name),)
-    return tuple((key, record.overrides.get(key, NOT_TYPED)) for key in keys)
+    return tuple((key, _value(record, key)) for key in keys)
+
+
+def _value(record: Record, key: str) -> str:
+    return alike(record.overrides.get(key, NOT_TYPED))
 
 
 def _label(settings: tuple[tuple[str, str], ...]) -> str:

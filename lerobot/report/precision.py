@@ -24,7 +24,7 @@ def precision_verdicts(groups: Sequence[Group]) -> list[str]:
     families: dict[tuple[tuple[str, str], ...], list[Group]] = defaultdict(list)
     for group in groups:
         families[tuple(item for item in group.settings if not _is_of_precision(item[0]))].append(group)
-    return [sentence for rest, family in families.items() if len(family) > 1 for sentence in _family(rest, family)]
+    return [sentence for rest, family in families.items() for sentence in _family(rest, family, groups)]
 
 
 def says_all(groups: Sequence[Group]) -> bool:
@@ -37,15 +37,35 @@ def _is_of_precision(key: str) -> bool:
     return key in OF_PRECISION or key.startswith("accelerator.grad_scaler.")
 
 
-def _family(rest: tuple[tuple[str, str], ...], family: list[Group]) -> list[str]:
+def _family(rest: tuple[tuple[str, str], ...], family: list[Group], groups: Sequence[Group]) -> list[str]:
     where = " ".join(f"{SHORT.get(key, key)}={value}" for key, value in rest)
     prefix = f"{where}: " if where else ""
     # Where TF32 was on in one and off in another, full float32 is the yardstick.
     full = sorted((group for group in family if _format(group) == "float32"), key=_has_tf32)
     if not full:
-        return [f"{prefix}no finished float32 run to compare with: add precision=no"]
+        return [f"{prefix}{_without_yardstick(family, groups)}"] if any(map(_format, family)) else []
     sentences = [_sentence(group, full[0]) for group in family if group is not full[0]]
     return [f"{prefix}{sentence}" for sentence in sentences if sentence]
+
+
+def _without_yardstick(family: Sequence[Group], groups: Sequence[Group]) -> str:
+    """Why there is nothing to compare with: none got to its end, none ran as long, or none was typed."""
+    names = " and ".join(format_name(group) for group in family if group.finished)
+    said = f"{names}: no finished float32 run to compare with"
+    if stopped := [group for group in family if group.setting(PRECISION) == "no"]:
+        return f"{said}: precision=no is {_unfinished(stopped[0])}"
+    settings = dict(family[0].settings)
+    for group in groups:
+        others = [key for key, value in group.settings if not _is_of_precision(key) and settings.get(key) != value]
+        if _format(group) == "float32" and others == ["steps"]:
+            return f"{said}: precision=no ran with steps={group.setting('steps')}"
+    return f"{said}: add precision=no"
+
+
+def _unfinished(group: Group) -> str:
+    """The state of a group of which no run got to its end, with the reason."""
+    run = next((run for run in group.runs if run.state == "refused"), group.runs[0])
+    return f"{run.state}{f' ({run.error})' if run.error else ''}"
 
 
 def _format(group: Group) -> str:
@@ -70,8 +90,7 @@ def format_name(group: Group) -> str:
 def _sentence(group: Group, full: Group) -> str:
     name, yardstick = format_name(group), format_name(full)
     if not group.finished:
-        run = next((run for run in group.runs if run.state == "refused"), group.runs[0])
-        return f"{name}: {run.state}{f' ({run.error})' if run.error else ''}"
+        return f"{name}: {_unfinished(group)}"
     parts = [part for part in (_loss(group, full, yardstick), *_cost(group, full), *_scaling(group)) if part]
     return f"{name}: {', '.join(parts)}" if parts else ""
 
@@ -81,7 +100,7 @@ def _loss(group: Group, full: Group, yardstick: str) -> str:
     lost = sum(not math.isfinite(run.final_loss) for run in trained)
     if lost:
         return f"loss not finite in {lost} of {len(trained)} runs"
-    own, its = _losses(group, full)
+    own, its, shared = _losses(group, full)
     if not own or not its:
         return f"loss of {yardstick} unknown" if own else ""
     ours, theirs = fmean(own), fmean(its)
@@ -90,21 +109,27 @@ def _loss(group: Group, full: Group, yardstick: str) -> str:
     if min(len(own), len(its)) < 2:
         return f"loss {apart} ({ours:.4g}, {yardstick} {theirs:.4g}), parity unknown with one seed: add seed=0,1,2"
     numbers = f"{ours:.4g}, {yardstick} {theirs:.4g} ± {statistics.stdev(its):.2g}"
-    if abs(gap) <= statistics.spread(own, its):
-        return f"loss within the spread of seeds ({numbers})"
-    p = statistics.welch(own, its)
+    p = (
+        statistics.one_mean([one - other for one, other in zip(own, its, strict=True)])
+        if shared
+        else statistics.welch(own, its)
+    )
+    within = abs(gap) <= statistics.spread(own, its)
     if p < statistics.ALPHA:
-        return f"loss {apart}, beyond the spread of seeds ({numbers}, p={p:.2g})"
+        beyond = "in the same direction from seed to seed" if within else "beyond the spread of seeds"
+        return f"loss {apart}, {beyond} ({numbers}, p={p:.2g})"
+    if within:
+        return f"loss within the spread of seeds ({numbers})"
     return f"loss {apart}, more seeds needed to tell ({numbers}, p={p:.2g})"
 
 
-def _losses(group: Group, full: Group) -> tuple[list[float], list[float]]:
-    """The final losses of the seeds that both have: same start, same data; of all seeds if none is shared."""
+def _losses(group: Group, full: Group) -> tuple[list[float], list[float], bool]:
+    """The final losses of the seeds that both have (same start, same data), and whether there are any; else of all."""
     ours, theirs = ({run.seed: run.final_loss for run in side.finished} for side in (group, full))
     shared = [seed for seed in ours if seed in theirs and math.isfinite(ours[seed]) and math.isfinite(theirs[seed])]
     if not shared:
-        return group.losses, full.losses
-    return [ours[seed] for seed in shared], [theirs[seed] for seed in shared]
+        return group.losses, full.losses, False
+    return [ours[seed] for seed in shared], [theirs[seed] for seed in shared], True
 
 
 def _cost(group: Group, full: Group) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from lerobot.claim import is_held
 from lerobot.envs.result import Episode, wilson
+from lerobot.report.words import OVERRIDES_FILE, changed_words, read_words
 from lerobot.status import STATUS_FILE, read_status, seconds_between
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
-OVERRIDES_FILE = Path(".hydra", "overrides.yaml")
 EPISODES_FILE = Path("eval", "episodes.jsonl")
 ENDED_UNSEEN = "the process ended without a word: killed, or out of memory"
 
@@ -32,7 +32,7 @@ class Record:
     """done, refused, failed, stopped, running; missing where a job left no status."""
     error: str = ""
     overrides: dict[str, str] = field(default_factory=dict)
-    """As typed, key to value."""
+    """As typed, by the first line and those that went on with it; key to value."""
     has_overrides: bool = False
     seed: int | None = None
     step: int | None = None
@@ -133,7 +133,8 @@ def read_run(folder: Path, name: str) -> Record:
     record.step, record.steps = status.get("step"), status.get("steps")
     record.status_s = seconds_between(status.get("started"), status.get("ended"))
     record.has_overrides = (folder / OVERRIDES_FILE).is_file()
-    record.overrides = _try(record, OVERRIDES_FILE, _overrides, {})
+    record.overrides = _try(record, OVERRIDES_FILE, read_words, {})
+    record.overrides |= changed_words(folder, record.overrides)
     record.rows = _try(record, Path(METRICS_FILE), read_metrics, [])
     record.episodes = _try(record, EPISODES_FILE, _episodes, [])
     record.facts = _try(record, Path("run.json"), _object, {})
@@ -141,12 +142,6 @@ def read_run(folder: Path, name: str) -> Record:
     if (folder / STATUS_FILE).is_file() and not status:
         record.notes.append(f"{STATUS_FILE} cannot be read")
     return record
-
-
-def split_override(word: str) -> tuple[str, str]:
-    """Key and value of an override as Hydra stores it."""
-    key, _, value = word.partition("=")
-    return key.lstrip("+~"), value
 
 
 def _try(record: Record, file: Path, read: Callable[[Path], Read], instead: Read) -> Read:
@@ -168,18 +163,6 @@ def _state(folder: Path, status: dict[str, Any]) -> tuple[str, str]:
     if state == "running" and not is_held(folder):
         return "failed", error or ENDED_UNSEEN
     return state, error
-
-
-def _overrides(path: Path) -> dict[str, str]:
-    import yaml
-
-    try:
-        words = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-    if not isinstance(words or [], list):
-        raise ValueError("no list of overrides")
-    return dict(split_override(str(word)) for word in words or [])
 
 
 def _object(path: Path) -> dict[str, Any]:

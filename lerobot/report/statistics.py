@@ -84,6 +84,14 @@ def welch(first: Sequence[float], second: Sequence[float]) -> float:
     return student(gap / math.sqrt(sum(parts)), freedom)
 
 
+def one_mean(differences: Sequence[float]) -> float:
+    """Two-sided p that the mean of paired differences is zero (Student 1908); two of them at least."""
+    gap, deviation = abs(fmean(differences)), stdev(differences)
+    if deviation == 0:
+        return 1.0 if gap == 0 else 0.0
+    return student(gap / deviation * math.sqrt(len(differences)), len(differences) - 1)
+
+
 def student(t: float, freedom: float) -> float:
     """Chance of a larger |t|. With t = sqrt(freedom) tan(x), Student's density is cos(x) ** (freedom - 1)."""
 

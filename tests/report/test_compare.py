@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lerobot.checkpoint.paths import CONFIG_FILE, PREPROCESSOR_FILE, TRAIN_CONFIG_FILE, WEIGHTS_FILE
 from lerobot.report.findings import find
 from lerobot.report.folders import read_folders
 from lerobot.report.groups import make_groups
@@ -285,3 +286,76 @@ def test_of_many_pairs_the_undecided_ones_are_counted(make_run, report):
     assert [comparison.decided for comparison in found.told] == [True] * 4
     assert len(found.folded) == 6
     assert "6 more pairs are undecided, the report has each" in found.conclusions
+
+
+def went_on(folder, config, *words, number=1):
+    """A later line over the run in `folder`, whose newest checkpoint was then trained with `config`."""
+    (folder / f".hydra.{number}").mkdir()
+    (folder / f".hydra.{number}" / "overrides.yaml").write_text(json.dumps(words))
+    (folder / ".hydra" / "config.yaml").write_text(json.dumps({"steps": 6, "accelerator": {"mixed_precision": "no"}}))
+    place = folder / "checkpoints" / "000200" / "pretrained_model"
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE):
+        (place / name).touch()
+    (place / TRAIN_CONFIG_FILE).write_text(json.dumps(config))
+
+
+def test_a_run_that_was_trained_longer_is_no_yardstick_for_the_others(make_run, report, tmp_path):
+    """bf16 after 6 updates was set beside float32 after 200 without a word."""
+    precision_runs(make_run, "no", "float32", [0.1, 0.1])
+    precision_runs(make_run, "bf16", "bfloat16", [0.4, 0.4])
+    longer = {"steps": 200, "accelerator": {"mixed_precision": "no"}}
+    for seed in (0, 1):
+        went_on(tmp_path / "sweep" / f"no_True{seed}", longer, "steps=200", "resume=x")
+    found = report()
+
+    assert {group.setting("steps") for group in found.groups} == {"200", "default"}
+    assert found.precision == [
+        "steps=default: bf16: no finished float32 run to compare with: precision=no ran with steps=200"
+    ]
+
+
+def test_a_run_is_labelled_by_what_its_newest_checkpoint_was_trained_with(make_run, report):
+    """After resume=a precision=bf16 it was called precision=no; a line that was refused changes nothing."""
+    other = make_run("0_x", "accelerator.mixed_precision=no", "steps=6")
+    run = make_run("1_x", "accelerator.mixed_precision=no", "steps=6")
+    went_on(run, {"steps": 6, "accelerator": {"mixed_precision": "bf16"}}, "accelerator.mixed_precision=bf16")
+    went_on(run, {"steps": 6, "accelerator": {"mixed_precision": "bf16"}}, "steps=9", number=2)
+
+    assert {group.label: group.runs[0].folder for group in report().groups} == {
+        "precision=no": other,
+        "precision=bf16": run,
+    }
+
+
+def test_a_shift_that_every_seed_shows_is_no_parity(make_run, report):
+    """A difference as large as the spread was called parity, although each of 30 seeds had it."""
+    losses = [0.4 + 0.01 * (seed % 10) for seed in range(8)]
+    precision_runs(make_run, "no", "float32", losses)
+    precision_runs(make_run, "bf16", "bfloat16", [loss + 0.01 + 0.001 * (i % 2) for i, loss in enumerate(losses)])
+
+    assert "loss 2.4 % higher, in the same direction from seed to seed (" in report().precision[0]
+
+
+def test_a_crashed_seed_that_was_repeated_does_not_split_its_group(make_run, report):
+    for name, seed, state in (("0_x", 0, "failed"), ("1_x", 0, "done"), ("2_x", 1, "done")):
+        make_run(name, "steps=1", seed=seed, state=state)
+    make_run("3_x", "steps=2", seed=0)
+
+    assert [len(group.finished) for group in report().groups] == [2, 1]
+
+
+def test_one_value_in_two_spellings_is_one_group(make_run, report):
+    make_run("0_x", "policy.optimizer_lr=1e-3", "policy.device='cuda\\:3'", seed=0)
+    make_run("1_x", "policy.optimizer_lr=0.001", "policy.device=cuda:3", seed=1)
+    make_run("2_x", "policy.optimizer_lr=0.01", "policy.device=cuda:2")
+
+    labels = [group.label for group in report().groups]
+    assert labels == ["policy.optimizer_lr=0.001 device=cuda:3", "policy.optimizer_lr=0.01 device=cuda:2"]
+
+
+def test_a_yardstick_that_was_refused_is_said_so(make_run, report):
+    make_run("0_x", "accelerator.mixed_precision=no", state="refused")
+    make_run("1_x", "accelerator.mixed_precision=bf16", facts={"forward_dtype": "bfloat16"})
+
+    assert report().precision == ["bf16: no finished float32 run to compare with: precision=no is refused"]

@@ -224,7 +224,7 @@ def _lead(command: str, work: Callable[[Any], str]) -> int:
         if command != "demos":
             from lerobot.sweep.answer import answer
 
-            answer(Ending.folder, draws=Ending.draws, reevaluates=Ending.reevaluates)
+            return exit_status(answer(Ending.folder, draws=Ending.draws, reevaluates=Ending.reevaluates))
         return exit_status(states(Ending.folder))
     if errors:
         raise errors[0]

@@ -132,7 +132,8 @@ def report(result: EvalResult, step: int, folder: Path, tracker: Tracker) -> Non
     log.info("%s", summary("policy", result))
     if result.note:
         log.info("%s", result.note)
-    tracker.log(step, metrics(result))
+    if result.episodes:
+        tracker.log(step, metrics(result))
     for video in result.videos:
         tracker.video(step, f"eval/video/{video.stem}", video)
 
@@ -156,6 +157,8 @@ def metrics(result: EvalResult) -> dict[str, Any]:
 
 def summary(name: str, result: EvalResult) -> str:
     """One line: who solved how many, and how sure that is."""
+    if not result.episodes:
+        return f"{name}: stopped before an episode ended"
     low, high = result.interval
     return (
         f"{name}: {result.successes} of {len(result.episodes)} episodes solved, success rate {result.success_rate:.2f} "

@@ -111,7 +111,7 @@ def _success_verdict(
         said = f"not paired, the starts differ, {first.outcome[1]} and {second.outcome[1]} episodes"
         needed = statistics.trials_needed(rates, alpha)
     else:
-        trials, said = pairs.n, f"paired over {pairs.n} episodes"
+        trials, said = pairs.n, f"paired over {pairs.n} episode{'' if pairs.n == 1 else 's'}"
         needed = statistics.pairs_needed(pairs.n, pairs.better, pairs.worse, alpha)
     if rates[1] > rates[0]:  # among the episodes that both had
         first, second, rates = second, first, (rates[1], rates[0])

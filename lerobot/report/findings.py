@@ -10,7 +10,7 @@ from lerobot.report.folders import WINNER_FOLDER
 from lerobot.report.groups import Group, make_groups
 from lerobot.report.precision import precision_verdicts, says_all
 from lerobot.report.record import Record, is_run, read_run
-from lerobot.report.winner import Winner, choose_winner
+from lerobot.report.winner import Winner, choose_winner, judges
 
 MOST_TOLD = 6
 """Pairs that are all said one by one."""
@@ -120,8 +120,11 @@ def _fresh(sweep: Path, winner: Winner | None) -> str:
         return (
             f"The evaluation of the best on fresh starts: {record.state}{f', {record.error}' if record.error else ''}"
         )
-    if winner.run.folder.name not in Path(record.fact("checkpoint")).parts:  # by name: a sweep may have been moved
-        return f"{folder} evaluates another policy than that of the best run, {winner.run.name}: remove it"
+    if not judges(record, winner):
+        return (
+            f"{folder} evaluates another policy than the newest of the best run, {winner.run.name}: remove it, then "
+            f"type {winner.command}"
+        )
     low, high = record.interval
     return (
         f"The highest rate was that of {winner.group.label}; from fresh starts, its policy {winner.run.name} solved "

@@ -57,6 +57,11 @@ def choose_winner(groups: Sequence[Group], folder: Path, n_episodes: int | None 
     return None
 
 
+def judges(evaluation: Record, winner: Winner) -> bool:
+    """Whether `evaluation` is of the checkpoint to take; by names, as a sweep may have been moved."""
+    return Path(evaluation.fact("checkpoint")).parts[-4:] == find_pretrained(winner.run.folder).parts[-4:]
+
+
 def fresh_seed(groups: Sequence[Group], n: int) -> int:
     """A seed from which `n` episodes start as none did that the groups were judged by, nor a demonstration."""
     used = max((row.seed for group in groups for run in group.runs for row in run.episodes), default=0)

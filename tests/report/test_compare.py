@@ -84,6 +84,13 @@ def test_equal_rates_are_no_difference(make_run, report):
     assert "no difference seen" in report().comparisons[0].sentence
 
 
+def test_one_episode_is_no_episodes(make_run, report):
+    make_run("0_x", "steps=1", solved=[WON])
+    make_run("1_x", "steps=2", solved=[LOST])
+
+    assert "(p=1, paired over 1 episode)" in report().comparisons[0].sentence
+
+
 def test_pairs_are_matched_within_the_training_seed_and_counted_once_a_start(make_run, report):
     # Seeds 0 and 1 share the starts 1 to 5: 6 pairs each, 7 starts, each of which flips as one.
     for seed in (0, 1):

@@ -100,7 +100,7 @@ class Search:
         typed, stored = TYPED.get(), read_sweep(self.folder)
         known = {job.number: job for job in (*(stored.jobs if stored else ()), *jobs)}
         listed = [job for _, job in sorted(known.items())]
-        write_sweep(self.folder, Sweep(typed.command, typed.flags, [*typed.words, *typed.search], listed, search=True))
+        write_sweep(self.folder, Sweep(typed.command, typed.flags, [*typed.words, *typed.about], listed, search=True))
 
     def _place(self, trial: "Trial") -> Path:
         return self.folder / self.space.job(trial).folder

@@ -63,7 +63,11 @@ def read_sweep(folder: Path) -> Sweep | None:
         return None
     try:
         stored = json.loads(path.read_text())
-        return Sweep(**{**stored, "jobs": [Job(**job) for job in stored["jobs"]]})
+        sweep = Sweep(**{**stored, "jobs": [Job(**job) for job in stored["jobs"]]})
+        for listed in (sweep.flags, sweep.words, *(job.overrides for job in sweep.jobs)):
+            if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
+                raise TypeError(f"{listed} in place of words")
+        return sweep
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} cannot be read ({error}): type another folder") from error
 

@@ -80,7 +80,8 @@ def _begin(
     if stored is None:
         if list(folder.glob(f"*/{STATUS_FILE}")):
             raise ConfigError(f"output_dir={folder} holds runs that are not of this sweep: type another folder")
-        write_sweep(folder, Sweep(typed.command, typed.flags, typed.words, [one.job for one in planned]))
+        jobs = [one.job for one in planned]
+        write_sweep(folder, Sweep(typed.command, typed.flags, [*typed.words, *typed.about], jobs))
         OmegaConf.save(config, folder / "multirun.yaml")
     left = [one for one in planned if state_of(folder / one.job.folder) != "done"]
     if stored is not None:
@@ -104,18 +105,33 @@ def _matched(folder: Path, stored: Sweep, typed: Typed, planned: list[Planned]) 
 
 def _refuse_another(folder: Path, stored: Sweep, typed: Typed, planned: list[Planned]) -> None:
     here = {frozenset(one.job.overrides) for one in planned}
-    if typed.command == stored.command and here == {frozenset(job.overrides) for job in stored.jobs}:
+    there = {frozenset(job.overrides) for job in stored.jobs}
+    if typed.command == stored.command and here == there:
         return
-    before, now_ = ({word.partition("=")[0]: word for word in words} for words in (stored.words, typed.words))
-    keys = sorted(key for key in before.keys() | now_.keys() if before.get(key) != now_.get(key))
-    told = ", ".join(
+    if typed.command != stored.command:
+        told = f"lerobot-{stored.command}"
+    elif not (told := _differing(stored.words, typed.words)):  # then a file with options has changed
+        odd = sorted(here - there or there - here, key=sorted)[0].difference(*(there if here - there else here))
+        raise ConfigError(
+            f"the jobs of {folder} follow from a file that has changed, such as that of experiment=...: the line now "
+            f"means {len(here)} jobs and there are {len(there)}, {len(here - there)} of them new"
+            f"{f' ({spelled(sorted(odd)[0])})' if odd else ''}; put the file back, or type another output_dir"
+        )
+    raise ConfigError(
+        f"{folder} holds another sweep, {told}: type -m sweep.resume={folder} to go on with it, or another output_dir"
+    )
+
+
+def _differing(there: Sequence[str], here: Sequence[str]) -> str:
+    """What was typed in two lines, where it differs; what this one has first."""
+    before, now_ = (
+        {word.partition("=")[0]: word for word in words if not is_about_the_sweep(word)} for words in (there, here)
+    )
+    keys = [key for key in (*now_, *(before.keys() - now_.keys())) if before.get(key) != now_.get(key)]
+    return ", ".join(
         f"{spelled(now_[key]) if key in now_ else f'no {spelled(key)}'} (there: "
         f"{spelled(before[key]).partition('=')[2] if key in before else 'none'})"
         for key in keys[:4]
-    )
-    raise ConfigError(
-        f"{folder} holds another sweep, {told or f'lerobot-{stored.command}'}: type -m sweep.resume={folder} to go on "
-        "with it, or another output_dir"
     )
 
 

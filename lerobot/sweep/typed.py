@@ -16,6 +16,8 @@ from lerobot.sweep.jobs import is_about_the_sweep, read_sweep
 _WIDE = ("experiment", "debug")
 """Groups that may set any key."""
 
+_FOLDERS = ("output_dir=", "hydra.sweep.dir=")
+
 
 @dataclass(frozen=True)
 class Typed:
@@ -24,8 +26,8 @@ class Typed:
     command: str
     flags: list[str]
     words: list[str]
-    search: list[str]
-    """Those about how values are searched."""
+    about: list[str]
+    """Those about how the sweep is run, its folder left out."""
 
 
 TYPED: ContextVar[Typed] = ContextVar("TYPED")
@@ -35,10 +37,10 @@ TYPED: ContextVar[Typed] = ContextVar("TYPED")
 @contextmanager
 def typed(command: str, line: Line) -> Iterator[None]:
     """Remember `line` until exit."""
-    words = [word for word in line.overrides() if not is_about_the_sweep(word) and not word.startswith("output_dir=")]
-    search = [word for word in line.overrides() if word.lstrip("+").startswith(("hydra/sweeper=", "hydra.sweeper."))]
+    plain = [word for word in line.overrides() if not word.startswith(_FOLDERS)]
+    about = [word for word in plain if is_about_the_sweep(word)]
     flags = [flag for flag in line.flags if flag not in ("-m", "--multirun")]
-    token = TYPED.set(Typed(command, flags, words, search))
+    token = TYPED.set(Typed(command, flags, [word for word in plain if word not in about], about))
     try:
         yield
     finally:
@@ -71,9 +73,11 @@ def recall(command: str, line: Line) -> None:
     for setting in ("output_dir", "hydra.sweep.dir"):
         if (other := line.take(setting)) is not None and Path(unquote(other)).resolve() != folder.resolve():
             raise ConfigError(f"{setting}={other} is not the folder of the sweep that goes on: leave it out")
-    typed_anew = any(not is_about_the_sweep(word) for word in line.overrides())
-    words = [word for word in stored.words if is_about_the_sweep(word) or not typed_anew]
-    line.words = [word for word in translate(["-m", *words]).words if line.get(word[1]) is None] + line.words
+    before = translate(["-m", *stored.words])
+    for part in ("launcher", "sweeper"):  # the settings of one fit no other
+        if (chosen := line.get(f"hydra/{part}")) is not None and chosen != before.get(f"hydra/{part}"):
+            before.words = [word for word in before.words if not word[1].startswith(f"hydra.{part}.")]
+    line.words = [word for word in before.words if line.get(word[1]) is None] + line.words
     line.flags += [flag for flag in stored.flags if flag not in line.flags]
     line.put("hydra.sweep.dir", grammar(str(folder)))
 

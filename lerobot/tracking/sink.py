@@ -1,6 +1,6 @@
 """Where rows go. A place takes what it can show and ignores the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ class Sink:
 
     def log(self, row: Row) -> None:
         """Take one row."""
+
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Take what a kill of an earlier part of the run took from it; `rows` are all that there were."""
 
     def log_skipped(self, row: Row) -> None:
         """Take the row of one skipped update."""

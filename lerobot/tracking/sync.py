@@ -11,8 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from lerobot.status import read_status
+from lerobot.tracking.segments import HEADER
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,10 @@ def sync(folders: Sequence[Path], *, also_running: bool, only_look: bool) -> int
     if len(chosen) < len(found):
         number = len(found) - len(chosen)
         log.info("%d of runs that go on (or were killed) are left out: --running sends them too", number)
+    whole = [segment for segment in chosen if any(file.stat().st_size > HEADER for file in segment.glob("run-*.wandb"))]
+    if len(whole) < len(chosen):
+        log.info("%d hold no row, their runs were killed at once: left out", len(chosen) - len(whole))
+    chosen = whole
     log.info("%d to send", len(chosen))
     if only_look:
         for segment in chosen:
@@ -59,10 +65,16 @@ def sync(folders: Sequence[Path], *, also_running: bool, only_look: bool) -> int
     return len(left)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message}: type {self.prog} <folder>..., such as outputs", file=sys.stderr)  # noqa: T201
+        raise SystemExit(2)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """See the module. Status 1 where something is left over, 2 where a folder is not there."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    parser = argparse.ArgumentParser("python -m lerobot.tracking.sync", description=(__doc__ or "").splitlines()[0])
+    parser = _Parser("python -m lerobot.tracking.sync", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, help="runs, sweeps, or what holds them")
     parser.add_argument("--running", action="store_true", help="also runs that say they go on, as a killed one does")
     parser.add_argument("--dry-run", action="store_true", help="list what would be sent")

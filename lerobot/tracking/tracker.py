@@ -86,6 +86,7 @@ def open_tracker(
         charts = stack.enter_context(open_wandb(run_dir, wandb, config=config, facts=facts))
         path = run_dir / METRICS_FILE
         kept = truncate_after(path, start_step)
+        charts.catch_up(kept)
         record = stack.enter_context(closing(JsonlSink(path)))
         console = stack.enter_context(open_console(steps, start_step))
         time_s = kept[-1]["time_s"] if kept else 0.0

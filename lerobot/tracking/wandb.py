@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from enum import Enum
@@ -14,6 +14,7 @@ from typing import Any
 
 from lerobot import disk
 from lerobot.tracking.config import WandbConfig
+from lerobot.tracking.segments import lost_rows
 from lerobot.tracking.sink import Row, Sink
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ STEP_KEY = "train/step"
 """The x axis. wandb's own step must not go back, which a resume, an evaluation or a skipped update's row would do."""
 INIT_TIMEOUT_S = 10.0
 """Waiting for a server that does not answer; `WANDB_INIT_TIMEOUT` changes it."""
+FLUSH_KEY, FLUSH_S = "x_transaction_log_flush_interval", 1.0
+"""Not in each wandb. How much of a run a kill takes from wandb's file; the next part of the run writes it anew."""
 FINISH_TIMEOUT_S = 120.0
 """Waiting for the last uploads; what is left stays on disk for `wandb sync`."""
 LONGEST_TAG = 64
@@ -51,6 +54,16 @@ class WandbSink(Sink):
         """Send what is finite: one NaN would stay in wandb's minimum and maximum of the chart for good."""
         values = {key: value for key, value in row.items() if key not in ("step", "time_s") and _is_shown(value)}
         self._attempt(lambda: self._run.log({STEP_KEY: row["step"], **values}))
+
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        """Write the rows that a killed process took along; what it sent to a server is there."""
+
+        def write() -> None:
+            if self.folder.name.startswith("offline-"):
+                for row in lost_rows(self.folder, self._run.id, STEP_KEY, rows):
+                    self.log(row)
+
+        self._attempt(write)
 
     def describe(self, facts: Mapping[str, Any]) -> None:
         """Keep the facts beside the config, below `run`."""
@@ -171,6 +184,7 @@ def _init(run_dir: Path, options: WandbConfig, *, mode: str, run_id: str, config
         disable_code=True,
         x_disable_stats=True,
         x_save_requirements=False,
+        **({FLUSH_KEY: FLUSH_S} if FLUSH_KEY in wandb.Settings.model_fields else {}),  # type: ignore[arg-type]
         init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_TIMEOUT_S)),
         finish_timeout=FINISH_TIMEOUT_S,
         finish_timeout_raises=True,

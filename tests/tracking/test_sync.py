@@ -38,7 +38,7 @@ def wandb(tmp_path, monkeypatch):
 def segment(run, time, run_id):
     folder = run / "wandb" / f"offline-run-{time}-{run_id}"
     folder.mkdir(parents=True)
-    (folder / f"run-{run_id}.wandb").touch()
+    (folder / f"run-{run_id}.wandb").write_bytes(bytes(100))
     return folder
 
 
@@ -94,3 +94,20 @@ def test_what_could_not_be_sent_is_a_failure_though_wandb_calls_it_none(tmp_path
 def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
     assert left(tmp_path / "nowhere") == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_segment_without_a_row_is_left_out_with_a_word(tmp_path, wandb, caplog):
+    """wandb sends nothing of it, and the tree was never done."""
+    caplog.set_level("INFO")
+    killed = segment(tmp_path / "run", "20261130_110000", "aaaa")
+    (killed / "run-aaaa.wandb").write_bytes(bytes(7))
+    goes_on = segment(tmp_path / "run", "20261130_120000", "aaaa")
+
+    assert left(tmp_path) == 0
+    assert sent(tmp_path) == [f"sync {goes_on}"]
+    assert "1 hold no row" in caplog.text
+
+
+def test_a_line_without_folders_is_one_sentence(capsys):
+    assert left() == 2
+    assert capsys.readouterr().err.startswith("error: ") and "usage" not in capsys.readouterr().err

@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -173,6 +174,44 @@ def test_a_resumed_run_keeps_its_id_and_its_steps(tmp_path):  # LOG-02, LOG-04
     assert set(run_ids(tmp_path)) == {first.run_id}
     assert [row["train/step"] for row in history(tmp_path)] == [*range(1, 11), *range(9, 21)]
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 21))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lerobot.tracking.config import WandbConfig
+from lerobot.tracking.tracker import open_tracker
+
+start, end = map(int, sys.argv[1:])
+wandb = WandbConfig(run_id="abcd1234", mode="offline")
+with open_tracker(Path("."), wandb, steps=20, start_step=start, config={}, facts={}) as tracker:
+    for step in range(start + 1, end + 1):
+        tracker.log(step, {"train/loss": 1.0 / step})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_rows_that_a_kill_took_from_wandb_are_written_when_the_run_goes_on(tmp_path):
+    """The file of a run that was killed within wandb's first 15 seconds was empty, and so were its charts."""
+    for start, end in ((0, 3), (2, 5)):
+        words = [sys.executable, "-c", KILLED, str(start), str(end)]
+        killed = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        assert killed.returncode == -signal.SIGKILL
+    with opened(tmp_path, WandbConfig(run_id="abcd1234"), start_step=4) as tracker:
+        tracker.log(5, {"train/loss": 0.2})
+
+    deadline = time.monotonic() + 10.0
+    while not any(record.HasField("exit") for record in _newest(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    rows = [{key_of(item) for item in row.history.item} for row in _newest(tmp_path) if row.HasField("history")]
+    assert all({"train/loss", "train/step"} <= row for row in rows)
+    items = [item for row in _newest(tmp_path) for item in row.history.item if key_of(item) == "train/step"]
+    assert [json.loads(item.value_json) for item in items] == [1, 2, 3, 4, 5]
+
+
+def _newest(run_dir: Path) -> list:
+    return read_log(max(run_dir.glob("wandb/offline-run-*/run-*.wandb")).read_bytes())
 
 
 def test_an_id_survives_a_part_of_the_run_without_wandb(tmp_path):  # LOG-04

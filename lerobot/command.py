@@ -254,7 +254,8 @@ def _job(command: str, cfg: DictConfig, folder: Path, work: Callable[[Any], str]
         config = parse(command, cfg)
         config.output_dir = str(folder)
         if (why := halted(folder.parent, config.sweep.on_error)) is not None:
-            write_status(folder, state=NOT_RUN, error=why)
+            if read_status(folder).get("state") != "stopped":
+                write_status(folder, state=NOT_RUN, error=why)
             return NOT_RUN
         go_on(config, folder)
         check_resumed(config)

@@ -14,17 +14,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 
 from lerobot.errors import ConfigError
 from lerobot.search_space import WHERE, Settings, Space, read_space
+from lerobot.search_study import opened_study, refuse_other_words
 from lerobot.signals import STOP_FILE
 from lerobot.status import STATUS_FILE, read_status, write_status
 from lerobot.sweep.config import SweepConfig
-from lerobot.sweep.jobs import Job, Sweep, folder_words, is_about_the_sweep, read_sweep, write_sweep
+from lerobot.sweep.jobs import Job, Sweep, folder_words, read_sweep, write_refusal, write_sweep
+from lerobot.sweep.plan import Tried, trial_of
 from lerobot.sweep.table import NOT_RUN, state_of
 from lerobot.sweep.typed import TYPED
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
@@ -45,6 +46,8 @@ class Search:
     folder: Path
     study: "Study"
     sweeper: Sweeper
+    tried: Tried
+    """Says whether a job could work."""
 
     def run(self) -> None:
         """Run jobs until the study has as many as were asked for, those first that a signal or a kill cut short."""
@@ -80,20 +83,28 @@ class Search:
         """Run jobs and write down what became of them; whether a signal ended them, and so the search."""
         jobs = [self.space.job(trial) for trial in trials]
         self._list(jobs)
+        able = [trial for trial, job in zip(trials, jobs, strict=True) if not self._refused(trial, job)]
         words = [
-            [*self.space.overrides(trial), *folder_words(self.folder, job.folder)]
-            for trial, job in zip(trials, jobs, strict=True)
+            [*self.space.overrides(trial), *folder_words(self.folder, self.space.job(trial).folder)] for trial in able
         ]
         try:
-            self.sweeper.validate_batch_is_legal(words)
-            with _watched(self, trials):
-                self.sweeper.launcher.launch(words, initial_job_idx=trials[0].number)  # type: ignore[attr-defined]
+            with _watched(self, able):
+                if able:
+                    self.sweeper.launcher.launch(words, initial_job_idx=able[0].number)  # type: ignore[attr-defined]
         except Exception:
-            for trial in trials:
+            for trial in able:
                 self._tell(trial, begun=False)
             raise
         left = [self._tell(trial) for trial in trials]
         return any(left)
+
+    def _refused(self, trial: "Trial", job: Job) -> bool:
+        """Whether a job cannot work by its config alone; that is written into its folder."""
+        _, _, reason = self.tried(self.space.overrides(trial))
+        if reason is not None:
+            write_refusal(self.folder, job, reason)
+            log.warning("refused: %s: %s", job.folder, reason)
+        return reason is not None
 
     def _list(self, jobs: Sequence[Job]) -> None:
         """Add `jobs` to the file of the sweep, which the table, the report and `sweep.resume` read."""
@@ -178,13 +189,17 @@ def search(settings: Settings, arguments: Sequence[str], sweeper: Sweeper) -> No
     space = read_space(settings, arguments, OverridesParser.create(sweeper.hydra_context.config_loader))  # type: ignore[union-attr]
     space.config = config
     _refuse_unsearchable(settings, space, config)
+    tried = trial_of(TYPED.get().command, config, sweeper.hydra_context.config_loader)  # type: ignore[union-attr]
+    reasons = {tried(words)[2] for words in space.corners()}
+    if len(reasons) == 1 and (reason := reasons.pop()) is not None:  # whatever is chosen
+        raise ConfigError(reason)
     folder = Path(config.hydra.sweep.dir)
     _refuse_occupied(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _opened(settings, folder) as study:
-        _refuse_other_words(settings, space, study)
+    with opened_study(settings, folder) as study:
+        refuse_other_words(settings, space, study)
         OmegaConf.save(config, folder / "multirun.yaml")
-        Search(settings, space, folder, study, sweeper).run()
+        Search(settings, space, folder, study, sweeper, tried).run()
 
 
 def _refuse_occupied(folder: Path) -> None:
@@ -195,73 +210,17 @@ def _refuse_occupied(folder: Path) -> None:
         raise ConfigError(f"{folder} holds a sweep that is no search: type another output_dir")
 
 
-@contextmanager
-def _opened(settings: Settings, folder: Path) -> Iterator["Study"]:
-    """The study, new or gone on with, for this process alone."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    lock = FileLock(folder / ".search.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ConfigError(f"another process searches in {folder}: wait, or type another output_dir") from None
-    try:
-        study = optuna.create_study(
-            storage=settings.storage,
-            study_name=settings.study_name,
-            direction=settings.direction,
-            load_if_exists=True,
-        )
-        _refuse_other_direction(settings, study)
-        done = len(study.trials)
-        # A sampler with the same seed would propose the first points again.
-        study.sampler = optuna.samplers.TPESampler(
-            n_startup_trials=settings.startup_trials, seed=settings.seed + done, constant_liar=settings.n_jobs > 1
-        )
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
-        study.pruner = pruner if settings.pruning else optuna.pruners.NopPruner()
-        if done:
-            log.info("going on after %d of %d trials in %s", done, settings.n_trials, settings.storage)
-        yield study
-    finally:
-        lock.release()
-
-
 def _refuse_unsearchable(settings: Settings, space: Space, config: Any) -> None:
     """Refuse what a search does not do, and a metric that no job can log."""
     plain = SweepConfig()
     for name in ("dry_run", "estimate", "mode", "on_error"):
         if (value := config.sweep[name]) != getattr(plain, name):
             raise ConfigError(f"sweep.{name}={str(value).lower()} is of a grid, and this is a search: leave it out")
+    space.refuse_fractions()
     if settings.metric.startswith("eval/") and config.env is None and "env" not in space.searched:
         raise ConfigError(
             f"{WHERE}.metric={settings.metric} needs a simulator: add env=metaworld, or type {WHERE}.metric=train/loss "
             f"{WHERE}.direction=minimize"
-        )
-
-
-def _refuse_other_words(settings: Settings, space: Space, study: "Study") -> None:
-    """A study goes on with the line that began it: trials of two lines compare nothing."""
-    fixed = [word for word in space.fixed if not is_about_the_sweep(word)]
-    here = {key: str(found) for key, found in space.searched.items()}
-    here |= {key: value for key, _, value in (word.partition("=") for word in fixed)}
-    there = study.user_attrs.get("words")
-    if there is None:
-        study.set_user_attr("words", here)
-    elif odd := sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key)):
-        told = ", ".join(f"{key}={here.get(key)} (there: {there.get(key)})" for key in odd[:3])
-        raise ConfigError(
-            f"{settings.storage} holds a search with other words, {told}: type them as before, or another "
-            f"{WHERE}.study_name and folder"
-        )
-
-
-def _refuse_other_direction(settings: Settings, study: "Study") -> None:
-    if (stored := study.direction.name.lower()) != settings.direction:
-        raise ConfigError(
-            f"{settings.storage} holds a study that is to {stored}: type {WHERE}.direction={stored}, or another "
-            f"{WHERE}.study_name"
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, IntegerNode, OmegaConf
 
 from lerobot.cli import translate
 from lerobot.errors import ConfigError
@@ -77,6 +77,22 @@ class Space:
         """The overrides of one job."""
         return [*self.fixed, *(f"{key}={value}" for key, value in trial.params.items())]
 
+    def corners(self) -> list[list[str]]:
+        """The overrides of what is searched left out, and of its first and its last values."""
+        ends = [(getattr(kind, "choices", None) or (kind.low, kind.high)) for kind in self.searched.values()]
+        rows = [[f"{key}={end[i]}" for key, end in zip(self.searched, ends, strict=True)] for i in (0, -1)]
+        return [self.fixed, *([*self.fixed, *row] for row in rows)]
+
+    def refuse_fractions(self) -> None:
+        """Refuse an interval of fractions for a key that is a whole number: hardly a job of it could work."""
+        for key, kind in self.searched.items():
+            group, _, name = key.rpartition(".")
+            holder = OmegaConf.select(self.config, group) if group else self.config
+            node = holder._get_node(name) if isinstance(holder, DictConfig) else None
+            if isinstance(node, IntegerNode) and type(kind).__name__ == "FloatDistribution":
+                typed = f"int(interval({math.ceil(kind.low)},{math.floor(kind.high)}))"  # type: ignore[attr-defined]
+                raise ConfigError(f"{spelled(key)} is a whole number: type {spelled(key)}={typed}")
+
     def job(self, trial: "Trial") -> Job:
         """The job that a trial is, with its folder, named by what was chosen for it."""
         differs = [spelled(f"{key}={_short(value)}") for key, value in trial.params.items()]
@@ -97,7 +113,9 @@ def read_space(settings: Settings, arguments: Sequence[str], parser: OverridesPa
         key = override.get_key_element()
         space.fixed = [word for word in space.fixed if word.partition("=")[0] != key]
         space.searched.pop(key, None)
-        if override.is_sweep_override():
+        if (only := _only_value(override)) is not None:
+            space.fixed.append(f"{key}={only}")
+        elif override.is_sweep_override():
             space.searched[key] = _distribution(override)
         else:
             space.fixed.append(f"{key}={override.get_value_element_as_str()}")
@@ -106,20 +124,39 @@ def read_space(settings: Settings, arguments: Sequence[str], parser: OverridesPa
     return space
 
 
+def _only_value(override: Override) -> str | None:
+    """The value of a list that has one: it is no choice."""
+    values = list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
+    if override.is_discrete_sweep() and not values:
+        raise ConfigError(f"{override.input_line} holds no value: the end of a range is left out, as in Python")
+    return values[0] if len(values) == 1 else None
+
+
 def _distribution(override: Override) -> "BaseDistribution":
     """Optuna's name for a sweep of Hydra's grammar."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     sweep: Any = override.value()
-    if isinstance(sweep, IntervalSweep):
-        kind = IntDistribution if isinstance(sweep.start, int) else FloatDistribution
-        try:
-            return kind(sweep.start, sweep.end, log="log" in sweep.tags)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise ConfigError(f"{override.input_line} is no space ({error}): type interval(<low>,<high>)") from error
-    if isinstance(sweep, RangeSweep):
-        start, stop, step = sweep.start, sweep.stop, sweep.step
-        if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int) and start < stop and step > 0:
-            last = range(start, stop, step)[-1]  # the end is left out, as in Python
-            return IntDistribution(start, last, step=step, log="log" in sweep.tags)
+    log = "log" in sweep.tags if isinstance(sweep, IntervalSweep | RangeSweep) else False
+    try:
+        if isinstance(sweep, IntervalSweep):
+            if not all(map(math.isfinite, (sweep.start, sweep.end))):
+                raise ValueError("its ends are not finite")
+            kind = IntDistribution if isinstance(sweep.start, int) else FloatDistribution
+            return kind(sweep.start, sweep.end, log=log)  # type: ignore[arg-type]
+        if isinstance(sweep, RangeSweep) and _is_whole(sweep):
+            last = range(sweep.start, sweep.stop, sweep.step)[-1]  # the end is left out, as in Python
+            if log and sweep.step != 1:
+                raise ValueError(f"a logarithmic one has no steps: type tag(log,int(interval({sweep.start},{last})))")
+            return IntDistribution(sweep.start, last, step=sweep.step, log=log)
+    except ValueError as error:
+        said = str(error).rstrip(".")
+        advice = "" if "type " in said else ": type interval(<low>,<high>), above 0 with tag(log,...)"
+        raise ConfigError(f"{override.input_line} is no space, {said}{advice}") from error
     return CategoricalDistribution(list(override.sweep_string_iterator()))
+
+
+def _is_whole(sweep: RangeSweep) -> bool:
+    """Whether it counts up in whole numbers, so that it has an order that a search can use."""
+    numbers = (sweep.start, sweep.stop, sweep.step)
+    return all(isinstance(number, int) for number in numbers) and sweep.start < sweep.stop and sweep.step > 0  # type: ignore[operator]

@@ -14,6 +14,8 @@ from lerobot import disk
 from lerobot.errors import ConfigError
 
 STATUS_FILE = "status.json"
+PRUNED = "pruned"
+"""What a job is called that a search stopped, beside its state in the file."""
 SWEEP_FILE = "sweep.json"
 """In the folder of a sweep, which is no run's."""
 _unwritten: dict[Path, dict[str, Any]] = {}

@@ -221,9 +221,12 @@ def test_a_signal_to_the_command_stops_what_runs_and_begins_no_other(sweep, n_jo
     assert "done" not in said
 
 
-def test_slurm_without_slurm_is_refused_in_a_sentence(sweep, monkeypatch, capfd):
+def test_slurm_without_slurm_is_refused_in_a_sentence(sweep, monkeypatch, capfd, tmp_path):
     monkeypatch.setenv("PATH", "")
     status, jobs, _ = sweep(lambda _: pytest.fail("a job ran"), "hydra/launcher=slurm", "seed=1,2", "device=cpu")
 
+    said = capfd.readouterr().err
     assert (status, jobs) == (2, [])
-    assert "error: hydra/launcher=slurm needs SLURM" in capfd.readouterr().err
+    assert "error: hydra/launcher=slurm needs SLURM" in said
+    assert "not run" not in said  # a table of jobs in a folder that was made for nothing
+    assert not list(tmp_path.rglob("sweep.json"))

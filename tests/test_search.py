@@ -15,8 +15,10 @@ from runs import TINY
 
 from lerobot.command import main
 from lerobot.errors import ConfigError
+from lerobot.report.folders import read_folders
 from lerobot.search_space import Settings, read_space
 from lerobot.status import running
+from lerobot.sweep.table import outcomes
 from lerobot.tracking.jsonl import JsonlSink
 
 SEARCH = {
@@ -130,6 +132,8 @@ def test_a_job_behind_the_median_is_stopped_and_counts_as_pruned(search):
     stopped = json.loads(next(Path("s").glob("3_*/status.json")).read_text())
     assert (stopped["state"], stopped["pruned"]) == ("stopped", True)
     assert status == 0
+    assert [row.state for row in outcomes(Path("s"))] == ["done", "done", "done", "pruned"]
+    assert [record.state for record in read_folders([Path("s")])] == ["done", "done", "done", "pruned"]
 
 
 def test_a_real_run_heeds_a_request_to_stop_with_a_checkpoint(train, monkeypatch):
@@ -228,11 +232,18 @@ def test_what_a_search_space_is_read_as():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["seed=1"], "nothing is searched"),
         (["seed=1,2", "hydra.sweeper.direction=up"], "type maximize or minimize"),
         (["seed=1,2", "hydra.sweeper.n_trials=0"], "type a whole number of at least 1"),
         (["seed=1,2", "+hydra.sweeper.trials=3"], "trials is no setting of the search"),
         (["policy.dropout=tag(log,interval(0,1))"], "is no space"),
+        (["batch_size=interval(1,8)"], "batch_size is a whole number: type batch_size=int(interval(1,8))"),
+        (["batch_size=tag(log,range(16,129,16))"], "no steps: type tag(log,int(interval(16,128)))"),
+        (["batch_size=range(16,16)"], "holds no value"),
+        (["policy.optimizer_lr=interval(1e-4,inf)"], "its ends are not finite"),
+        (["seed=1,2", "hydra.sweeper.storage=foo"], "storage=foo cannot be used"),
+        (["seed=1,2", "hydra.sweeper.storage=sqlite:////nonexistent/x.db"], "unable to open database file"),
+        (["seed=1,2", "precision=fp16"], "precision=fp16 does not work on device=cpu"),
+        (["seed=1"], "nothing is searched"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_refused_in_one_sentence(search, capfd, words, says):
@@ -242,6 +253,29 @@ def test_a_search_that_makes_no_sense_is_refused_in_one_sentence(search, capfd, 
     assert status == 2
     assert len(said) == 1
     assert says in said[0]
+
+
+def test_a_value_that_fits_no_job_is_a_failed_trial_and_a_group_is_searched_by_its_names(search, capfd):
+    """The search ended at the first one, and each way on burnt another trial; fixed words were in the folders' names."""
+    status, study = search(
+        "policy=act,act_small", "batch_size=4,abc", work=job(lambda _: [0.5]), n_trials=5, seed=2, pruning=False
+    )
+
+    assert status == 2
+    assert sorted({*states(study)}) == ["COMPLETE", "FAIL"]
+    assert {*study.best_params} == {"policy", "batch_size"}
+    folders = {path.parent.name[2:]: json.loads(path.read_text())["state"] for path in Path("s").glob("*/status.json")}
+    assert {name.partition("_batch")[0] for name in folders} == {"act", "act_small"}
+    assert {state for name, state in folders.items() if name.endswith("abc")} == {"refused"}
+
+
+def test_a_study_that_was_cut_off_is_one_sentence(search, capfd):
+    assert search("seed=1,2", work=job(lambda _: [0.5]), n_trials=1)[0] == 0
+    Path("study.db").write_bytes(Path("study.db").read_bytes()[:3000])
+    with pytest.raises(Exception, match="malformed"):  # of the fixture, which reads it too
+        search("seed=1,2", work=job(lambda _: [0.5]), n_trials=2)
+
+    assert "error: hydra.sweeper.storage=sqlite:///study.db cannot be used" in capfd.readouterr().err
 
 
 def test_the_other_direction_of_a_stored_study_is_refused(search, capfd):

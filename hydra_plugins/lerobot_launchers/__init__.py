@@ -33,6 +33,12 @@ class _Wrapping(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """See Hydra: called once, before `launch`."""
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        sweep = config.get("sweep")
+        if sweep is None or not (sweep.dry_run or sweep.estimate):
+            self.check()
+
+    def check(self) -> None:
+        """Refuse what this machine lacks, before a folder is made."""
 
     def _submit(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
         """Hand on to submitit; a job that it lost is told, and has failed by its status."""
@@ -74,13 +80,16 @@ class SlurmLauncher(_Wrapping):
     def __init__(self, **submitit: Any) -> None:
         self.submitit = submitit
 
+    def check(self) -> None:
+        """There is SLURM."""
+        if shutil.which("srun") is None:
+            raise ConfigError("hydra/launcher=slurm needs SLURM and there is no srun here: type hydra/launcher=joblib")
+
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """See Hydra: run one batch of jobs."""
         from lerobot.launch import Job
 
         stock = _stock("hydra_submitit_launcher.submitit_launcher", "SlurmLauncher", "slurm")
-        if shutil.which("srun") is None:
-            raise ConfigError("hydra/launcher=slurm needs SLURM and there is no srun here: type hydra/launcher=joblib")
         job = Job(self.task_function, Path(self.config.hydra.sweep.dir), apart=False, requeues=True)
         return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
 

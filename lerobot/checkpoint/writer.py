@@ -19,6 +19,7 @@ from lerobot.checkpoint.paths import BEST, CHECKPOINTS_FOLDER, LAST, pointed, st
 from lerobot.checkpoint.tensors import Staging
 from lerobot.checkpoint.training_state import Snapshot, write_checkpoint
 from lerobot.errors import RunError
+from lerobot.status import SWEEP_FILE
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 from lerobot.tracking.tracker import Tracker
 
@@ -154,7 +155,9 @@ class Checkpoints:
             reason = " ".join(str(error.strerror or error).split())
             saved = pointed(self.root / LAST) is not None
             left = "the checkpoints in it are whole" if saved else "nothing is saved"
-            go_on = f"go on with resume={self.run_dir}" if saved else "add resume=auto to the line that began it"
+            sweep = self.run_dir.parent if (self.run_dir.parent / SWEEP_FILE).exists() else None
+            again = f"type -m sweep.resume={sweep}" if sweep else "add resume=auto to the line that began it"
+            go_on = f"go on with resume={self.run_dir}" if saved and not sweep else again
             raise RunError(f"{self.root} cannot be written to ({reason}), {left}: make room, then {go_on}") from error
 
     def _finish(self) -> None:

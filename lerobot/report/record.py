@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from lerobot.claim import is_held
 from lerobot.envs.result import Episode, wilson
 from lerobot.report.words import OVERRIDES_FILE, changed_words, read_words
-from lerobot.status import STATUS_FILE, read_status, seconds_between
+from lerobot.status import PRUNED, STATUS_FILE, read_status, seconds_between
 from lerobot.tracking.jsonl import METRICS_FILE, read_metrics
 
 EPISODES_FILE = Path("eval", "episodes.jsonl")
@@ -29,7 +29,7 @@ class Record:
     name: str
     folder: Path
     state: str = "missing"
-    """done, refused, failed, stopped, running; missing where a job left no status."""
+    """done, refused, failed, stopped, pruned, running; missing where a job left no status."""
     error: str = ""
     overrides: dict[str, str] = field(default_factory=dict)
     """As typed, by the first line and those that went on with it; key to value."""
@@ -136,6 +136,8 @@ def read_run(folder: Path, name: str) -> Record:
     record.overrides = _try(record, OVERRIDES_FILE, read_words, {})
     record.overrides |= changed_words(folder, record.overrides)
     record.rows = _try(record, Path(METRICS_FILE), read_metrics, [])
+    if not record.rows and not record.notes and _size(folder / METRICS_FILE):
+        record.notes.append(f"{METRICS_FILE} holds no whole row")
     record.episodes = _try(record, EPISODES_FILE, _episodes, [])
     record.facts = _try(record, Path("run.json"), _object, {})
     record.seed = _seed(record)
@@ -156,12 +158,18 @@ def _try(record: Record, file: Path, read: Callable[[Path], Read], instead: Read
         return instead
 
 
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
 def _state(folder: Path, status: dict[str, Any]) -> tuple[str, str]:
     if "state" not in status:
         return "missing", "left no status"
     state, error = str(status["state"]), str(status.get("error") or "")
     if state == "running" and not is_held(folder):
         return "failed", error or ENDED_UNSEEN
+    if status.get("pruned"):
+        return PRUNED, error
     return state, error
 
 

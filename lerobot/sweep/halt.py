@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from lerobot.checkpoint import paths
-from lerobot.status import STATUS_FILE, read_status
+from lerobot.status import STATUS_FILE, read_status, write_status
 from lerobot.stored import AUTO
 from lerobot.sweep.jobs import read_sweep
+from lerobot.sweep.table import NOT_RUN
 
 
 def halted(folder: Path, on_error: str) -> str | None:
@@ -20,6 +21,8 @@ def halted(folder: Path, on_error: str) -> str | None:
 
 def go_on(config: Any, folder: Path) -> None:
     """Let a job that was begun before go on: from its newest checkpoint, else anew in its own folder."""
+    if read_status(folder).get("state") == "stopped":
+        write_status(folder, state=NOT_RUN)  # its turn has come: what it says from here on is of this pass
     was_begun = (folder / STATUS_FILE).exists() or paths.has_checkpoints(folder)
     if not was_begun or read_status(folder).get("state") == "done":
         return

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from lerobot.cli import grammar
 from lerobot.errors import ConfigError
-from lerobot.status import SWEEP_FILE, write_json
+from lerobot.status import SWEEP_FILE, now, write_json, write_status
 
 LONGEST_NAME = 60
 _OF_THE_SWEEP = re.compile(r"[+~]*(sweep\.|hydra[./])")
@@ -54,6 +55,14 @@ class Sweep:
 def write_sweep(folder: Path, sweep: Sweep) -> None:
     """Write down what the sweep in `folder` is."""
     write_json(folder / SWEEP_FILE, asdict(sweep))
+
+
+def write_refusal(sweep: Path, job: Job, reason: str) -> None:
+    """Write into the folder of a job that it cannot work."""
+    place = sweep / job.folder
+    write_status(place, state="refused", error=reason, ended=now())
+    (place / ".hydra").mkdir(exist_ok=True)
+    OmegaConf.save(job.overrides, place / ".hydra" / "overrides.yaml")
 
 
 def read_sweep(folder: Path) -> Sweep | None:

@@ -104,27 +104,40 @@ def plan(command: str, config: DictConfig, loader: ConfigLoader, words: Sequence
     mode = OmegaConf.select(config, "sweep.mode")
     own = [word for word in words if not is_about_the_sweep(word)]
     rows, swept = expand(own, mode)
-    about = [word for word in words if is_about_the_sweep(word)]
-    compose = Composer(loader, config.hydra.job.config_name, [*config.hydra.overrides.hydra])
-    check = _machine() if config.hydra.runtime.choices["hydra/launcher"] in _HERE else None
+    tried = trial_of(command, config, loader, [word for word in words if word.startswith("sweep.")])
     found = []
     for number, row in enumerate(rows):
         differs = [word for word in row if word.partition("=")[0] in swept]
-        planned = Planned(Job(number, "", row), row)
-        composed: DictConfig | None = None
-        try:
-            _refuse_unusable(row)
-            composed = compose([*row, *(word for word in about if word.startswith("sweep."))])
-            planned.config = _checked(command, composed, check)
-        except InterpolationResolutionError:
-            pass  # ${hydra:...} is known in the job alone, which refuses itself what cannot be
-        except (ConfigError, HydraException, OmegaConfBaseException) as error:
-            planned.refusal = sentence(error, command)
+        composed, checked, refusal = tried(row)
+        planned = Planned(Job(number, "", row), row, checked, refusal)
         planned.job.overrides = [_named(word, composed) for word in row]
         planned.job.differs = [spelled(_named(word, composed)) for word in differs]
         planned.job.folder = f"{number}_{short_name(planned.job.differs, *_place(composed or config))}"
         found.append(planned)
     return found
+
+
+Tried = Callable[[Sequence[str]], tuple[DictConfig | None, Any, str | None]]
+"""From the overrides of a job to what they compose, its config, and why it is refused, each where it is known."""
+
+
+def trial_of(command: str, config: DictConfig, loader: ConfigLoader, sweep: Sequence[str] = ()) -> Tried:
+    """What finds out whether a job could work; `sweep` are the words about the sweep that each has."""
+    compose = Composer(loader, config.hydra.job.config_name, [*config.hydra.overrides.hydra])
+    check = _machine() if config.hydra.runtime.choices["hydra/launcher"] in _HERE else None
+
+    def tried(row: Sequence[str]) -> tuple[DictConfig | None, Any, str | None]:
+        composed: DictConfig | None = None
+        try:
+            _refuse_unusable(row)
+            composed = compose([*row, *sweep])
+            return composed, _checked(command, composed, check), None
+        except InterpolationResolutionError:  # ${hydra:...} is known in the job alone, which refuses what cannot be
+            return composed, None, None
+        except (ConfigError, HydraException, OmegaConfBaseException) as error:
+            return composed, None, sentence(error, command)
+
+    return tried
 
 
 def _named(word: str, composed: DictConfig | None) -> str:

@@ -15,7 +15,16 @@ from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import STATUS_FILE, now, read_status, write_status
 from lerobot.sweep.config import SweepConfig
 from lerobot.sweep.halt import halted
-from lerobot.sweep.jobs import Job, Sweep, folder_words, is_about_the_sweep, read_sweep, spelled, write_sweep
+from lerobot.sweep.jobs import (
+    Job,
+    Sweep,
+    folder_words,
+    is_about_the_sweep,
+    read_sweep,
+    spelled,
+    write_refusal,
+    write_sweep,
+)
 from lerobot.sweep.plan import Planned, plan
 from lerobot.sweep.table import NOT_RUN, close, state_of
 from lerobot.sweep.typed import TYPED, Typed
@@ -89,7 +98,8 @@ def _begin(
     _refuse(folder, [one for one in left if one.refusal is not None])
     to_run = [one for one in left if one.refusal is None]
     for one in to_run:
-        if read_status(folder / one.job.folder):  # from an earlier pass; the checkpoints say where it stood
+        # From an earlier pass; the checkpoints say where it stood. One that was stopped is that until its turn comes.
+        if read_status(folder / one.job.folder).get("state") not in (None, "stopped"):
             write_status(folder / one.job.folder, state=NOT_RUN, error=None)
     return to_run
 
@@ -139,10 +149,7 @@ def _refuse(folder: Path, refused: Sequence[Planned]) -> None:
     """Write each refusal into the job's folder, and say them now: the jobs that work may take hours."""
     told: dict[str, list[str]] = {}
     for one in refused:
-        place = folder / one.job.folder
-        write_status(place, state="refused", error=one.refusal, ended=now())
-        (place / ".hydra").mkdir(exist_ok=True)
-        OmegaConf.save(one.job.overrides, place / ".hydra" / "overrides.yaml")
+        write_refusal(folder, one.job, one.refusal or "")
         told.setdefault(one.refusal or "", []).append(one.job.folder)
     for sentence, names in told.items():
         log.warning("refused: %s: %s", ", ".join(names), sentence)

@@ -10,9 +10,10 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from lerobot.checkpoint.paths import has_checkpoints
 from lerobot.claim import is_held
 from lerobot.report.record import Record, read_run
-from lerobot.status import STATUS_FILE, read_status
+from lerobot.status import PRUNED, STATUS_FILE, read_status
 from lerobot.sweep.jobs import read_sweep, spelled
 
 COLUMNS = {
@@ -98,9 +99,14 @@ def outcomes(folder: Path) -> list[Outcome]:
     if sweep is not None:
         differs = [job.differs for job in sweep.jobs]
     return [
-        Outcome(job.name, state := state_of(job), row, _error(job, state), _numbers(record))
+        Outcome(job.name, _shown(job, state := state_of(job)), row, _error(job, state), _numbers(record))
         for job, row, record in zip(folders, differs, records, strict=True)
     ]
+
+
+def _shown(job: Path, state: str) -> str:
+    """A pruned job counts as done, and is told from those that went to their end."""
+    return PRUNED if state == "done" and read_status(job).get("pruned") else state
 
 
 def _error(job: Path, state: str) -> str | None:
@@ -133,6 +139,9 @@ def show(folder: Path) -> None:
     console.print(table)
     for sentence, names in _by_error(rows):
         console.print(f"{', '.join(names)}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    if stuck := [row.name for row in rows if row.state == "refused" and has_checkpoints(folder / row.name)]:
+        line = f"goes on from its checkpoints alone, remove its folder to run it anew: {', '.join(stuck)}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     sweep = read_sweep(folder)
     if sweep is not None and any(row.state in (STOPPED if sweep.search else UNFINISHED) for row in rows):
         line = f"go on with it: lerobot-{sweep.command} -m sweep.resume={shlex.quote(str(folder))}"

@@ -1,5 +1,6 @@
 """What a search was typed to be: its settings, and which values it chooses from. Imports optuna when read."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -79,7 +80,8 @@ class Space:
 
     def corners(self) -> list[list[str]]:
         """The overrides of what is searched left out, and of its first and its last values."""
-        ends = [(getattr(kind, "choices", None) or (kind.low, kind.high)) for kind in self.searched.values()]
+        kinds: list[Any] = [*self.searched.values()]
+        ends = [getattr(kind, "choices", None) or (kind.low, kind.high) for kind in kinds]
         rows = [[f"{key}={end[i]}" for key, end in zip(self.searched, ends, strict=True)] for i in (0, -1)]
         return [self.fixed, *([*self.fixed, *row] for row in rows)]
 
@@ -126,8 +128,10 @@ def read_space(settings: Settings, arguments: Sequence[str], parser: OverridesPa
 
 def _only_value(override: Override) -> str | None:
     """The value of a list that has one: it is no choice."""
-    values = list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
-    if override.is_discrete_sweep() and not values:
+    if not override.is_discrete_sweep():
+        return None
+    values = list(itertools.islice(override.sweep_string_iterator(), 2))
+    if not values:
         raise ConfigError(f"{override.input_line} holds no value: the end of a range is left out, as in Python")
     return values[0] if len(values) == 1 else None
 
@@ -140,15 +144,15 @@ def _distribution(override: Override) -> "BaseDistribution":
     log = "log" in sweep.tags if isinstance(sweep, IntervalSweep | RangeSweep) else False
     try:
         if isinstance(sweep, IntervalSweep):
-            if not all(map(math.isfinite, (sweep.start, sweep.end))):
+            if not (math.isfinite(sweep.start or 0) and math.isfinite(sweep.end or 0)):
                 raise ValueError("its ends are not finite")
             kind = IntDistribution if isinstance(sweep.start, int) else FloatDistribution
             return kind(sweep.start, sweep.end, log=log)  # type: ignore[arg-type]
-        if isinstance(sweep, RangeSweep) and _is_whole(sweep):
-            last = range(sweep.start, sweep.stop, sweep.step)[-1]  # the end is left out, as in Python
-            if log and sweep.step != 1:
-                raise ValueError(f"a logarithmic one has no steps: type tag(log,int(interval({sweep.start},{last})))")
-            return IntDistribution(sweep.start, last, step=sweep.step, log=log)
+        if (whole := _whole(sweep)) is not None:
+            start, last, step = whole[0], whole[-1], whole.step  # the end is left out, as in Python
+            if log and step != 1:
+                raise ValueError(f"a logarithmic one has no steps: type tag(log,int(interval({start},{last})))")
+            return IntDistribution(start, last, step=step, log=log)
     except ValueError as error:
         said = str(error).rstrip(".")
         advice = "" if "type " in said else ": type interval(<low>,<high>), above 0 with tag(log,...)"
@@ -156,7 +160,11 @@ def _distribution(override: Override) -> "BaseDistribution":
     return CategoricalDistribution(list(override.sweep_string_iterator()))
 
 
-def _is_whole(sweep: RangeSweep) -> bool:
-    """Whether it counts up in whole numbers, so that it has an order that a search can use."""
-    numbers = (sweep.start, sweep.stop, sweep.step)
-    return all(isinstance(number, int) for number in numbers) and sweep.start < sweep.stop and sweep.step > 0  # type: ignore[operator]
+def _whole(sweep: Any) -> range | None:
+    """A range that counts up in whole numbers, so that it has an order that a search can use."""
+    if not isinstance(sweep, RangeSweep):
+        return None
+    start, stop, step = sweep.start, sweep.stop, sweep.step
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int) and start < stop and step > 0:
+        return range(start, stop, step)
+    return None

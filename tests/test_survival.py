@@ -405,6 +405,12 @@ def test_a_full_disk_at_the_first_save_promises_no_checkpoint(train, monkeypatch
     train("steps=1", "resume=auto")
     assert (tmp_path / "run" / "checkpoints" / "last").resolve().name == "000001"
 
+    (tmp_path / "sweep.json").touch()  # the run is a job, and resume=auto is refused with -m
+    with monkeypatch.context() as patched:
+        patched.setattr("lerobot.checkpoint.training_state.put", full)
+        with pytest.raises(lerobot.errors.RunError, match=r"make room, then type -m sweep\.resume="):
+            train("steps=1", name="0_job")
+
 
 def test_a_folder_in_which_a_run_was_refused_is_free(train, tmp_path):
     """The line is typed again, mended."""

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 from lerobot.envs.result import wilson
 from lerobot.report.record import Record
-from lerobot.report.words import alike
+from lerobot.report.words import alike, composed
 
 SHORT = {"accelerator.mixed_precision": "precision", "policy.device": "device"}
 """Keys that are typed by another name than Hydra stores."""
@@ -16,6 +16,7 @@ NO_EXPERIMENT = ("output_dir", "job_name", "resume", "interrupt_after", "picture
 """Keys that name a run or show it, and do not change it; with what is below them."""
 NOT_TYPED = "default"
 SEED = "seed"
+EXPERIMENT = "experiment"
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,21 @@ class Group:
 def differing(records: Sequence[Record]) -> list[str]:
     """The keys in whose typed value the runs differ, in the order of typing."""
     known = [record for record in records if record.has_overrides]
-    keys = dict.fromkeys(key for record in known for key in record.overrides if not _only_names(key))
-    return [key for key in keys if len({_value(record, key) for record in known}) > 1]
+    typed = dict.fromkeys(key for record in known for key in record.overrides if not _only_names(key))
+    keys = [key for key in typed if len({_value(record, key) for record in known}) > 1]
+    if EXPERIMENT in keys and _changes_nothing(known, keys):
+        keys.remove(EXPERIMENT)
+    return keys
+
+
+def _changes_nothing(records: Sequence[Record], keys: Sequence[str]) -> bool:
+    """Whether what was composed differs in `keys` alone: an experiment may only list what others type."""
+    configs = [config for record in records if (config := composed(record.folder))]
+    seen = {
+        str(sorted((key, str(value)) for key, value in config.items() if key not in keys and not _only_names(key)))
+        for config in configs
+    }
+    return len(seen) == 1
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:

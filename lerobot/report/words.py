@@ -1,6 +1,7 @@
 """The words of a run: as its first line typed them, and as lines that went on with it changed them."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,22 @@ def changed_words(run: Path, words: dict[str, str]) -> dict[str, str]:
         if value is not None and value not in (before, alike(words.get(key, ""))):
             changed[key] = value
     return changed
+
+
+def composed(run: Path) -> dict[str, Any]:
+    """Key to value of the config that the first line of a run came to; empty where that cannot be read."""
+    try:
+        return dict(_flat(_yaml(run / ".hydra" / "config.yaml"), ""))
+    except (ConfigError, OSError, ValueError):
+        return {}
+
+
+def _flat(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(node, dict):
+        yield key, node
+        return
+    for name, value in node.items():
+        yield from _flat(value, f"{key}.{name}" if key else str(name))
 
 
 def _or_empty(file: Path) -> dict[str, str]:

@@ -54,4 +54,4 @@ def _records(file: Path) -> Iterator[Any]:
         body = (b"" if kind in (_FULL, _FIRST) else body) + data[position : position + size]
         position += size
         if kind in (_FULL, _LAST):
-            yield wandb_internal_pb2.Record.FromString(body)
+            yield wandb_internal_pb2.Record.FromString(body)  # type: ignore[attr-defined]

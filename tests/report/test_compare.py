@@ -366,3 +366,14 @@ def test_a_yardstick_that_was_refused_is_said_so(make_run, report):
     make_run("1_x", "accelerator.mixed_precision=bf16", facts={"forward_dtype": "bfloat16"})
 
     assert report().precision == ["bf16: no finished float32 run to compare with: precision=no is refused"]
+
+
+def test_an_experiment_that_only_lists_what_others_type_is_no_difference(make_run, report):
+    """experiment=grid and a line without it were two groups although both were the same run."""
+    for name, words, seed in (("0_x", ("experiment=grid",), 0), ("1_x", (), 1), ("2_x", ("batch_size=9",), 1)):
+        config = {"steps": 6, "seed": seed, "batch_size": 9 if name == "2_x" else 8, "job_name": name}
+        (make_run(name, *words, seed=seed) / ".hydra" / "config.yaml").write_text(json.dumps(config))
+    assert [group.label for group in report().groups] == ["batch_size=default", "batch_size=9"]
+
+    (report().records[0].folder / ".hydra" / "config.yaml").write_text(json.dumps({**config, "steps": 7}))
+    assert [group.setting("experiment") for group in report().groups] == ["grid", "default", "default"]

@@ -102,3 +102,11 @@ def test_a_folder_without_runs_is_refused(tmp_path, name):
     (tmp_path / "empty" / "some").mkdir(parents=True)
     with pytest.raises(ConfigError, match=f"{name} .*type the folder of a run"):
         read_folders([tmp_path / name])
+
+
+def test_metrics_that_are_garbled_as_a_whole_are_said_so(make_run):
+    """The run was listed without numbers and without a word."""
+    folder = make_run("0_x")
+    (folder / "metrics.jsonl").write_text("rubbish\n")
+
+    assert read_run(folder, "0_x").notes == ["metrics.jsonl holds no whole row"]

@@ -2,12 +2,18 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from runs import TINY
 
+from lerobot.cli import translate
 from lerobot.command import main
+from lerobot.status import write_status
 from lerobot.sweep import run
+from lerobot.sweep.halt import go_on
+from lerobot.sweep.jobs import Job, Sweep, write_sweep
+from lerobot.sweep.table import show, state_of
 from lerobot.train import work
 
 BASE = [word for word in TINY if not word.startswith(("device=", "steps="))]
@@ -85,3 +91,34 @@ def test_a_list_of_jobs_that_holds_no_words_is_one_error(going_on, tmp_path):
         (tmp_path / "s" / "sweep.json").write_text(text)
         status, _, said = going_on()
         assert (status, "sweep.json cannot be read" in said) == (2, True)
+
+
+def test_a_job_that_was_stopped_is_that_until_its_turn_comes(sweep, monkeypatch, tmp_path):
+    """A pass that was killed before its turn left it as not run, and nobody knew of its checkpoint."""
+    write_sweep_of(tmp_path / "s", "stopped", "failed")
+    monkeypatch.setattr(run, "_launch", lambda *_: None)
+    _, jobs = sweep("sweep.resume=s", base=())
+
+    assert [state_of(job) for job in jobs] == ["stopped", "not run"]
+    go_on(SimpleNamespace(resume=None), jobs[0])
+    assert state_of(jobs[0]) == "not run"
+
+
+def test_a_job_whose_checkpoints_are_torn_is_told_how_to_run_it_anew(tmp_path, capfd):
+    write_sweep_of(tmp_path / "s", "refused", "refused")
+    (tmp_path / "s" / "0_seed0" / "checkpoints" / "000002").mkdir(parents=True)
+    show(tmp_path / "s")
+
+    assert "remove its folder to run it anew: 0_seed0\n" in capfd.readouterr().err
+
+
+def write_sweep_of(folder, *states):
+    """A sweep over the seed whose jobs are in these states."""
+    folder.mkdir()
+    words = [*BASE, "device=cpu", "steps=2"]
+    listed = [[*translate(["-m", *words]).overrides(), f"seed={seed}"] for seed in range(len(states))]
+    jobs = [Job(seed, f"{seed}_seed{seed}", overrides) for seed, overrides in enumerate(listed)]
+    seeds = ",".join(map(str, range(len(states))))
+    write_sweep(folder, Sweep("train", [], [*listed[0][:-1], f"seed={seeds}"], jobs))
+    for job, state in zip(jobs, states, strict=True):
+        write_status(folder / job.folder, state=state)

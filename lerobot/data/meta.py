@@ -121,7 +121,7 @@ def _load_episodes(root: Path, columns: list[str]) -> dict[str, np.ndarray]:
     parts = []
     for file in files:
         with naming(file, root):
-            table = pq.read_table(file, columns=columns, memory_map=True)
+            table = pq.read_table(file, columns=columns, memory_map=True, use_threads=False)
             parts.append([_numbers(table, name) for name in columns])
     values = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(values[0])
@@ -265,7 +265,7 @@ def _feature_stats(key: str, stored: Any, feature: dict[str, Any] | None) -> dic
 def _load_tasks(root: Path) -> list[str]:
     file = root / "meta/tasks.parquet"
     with naming(file, root):
-        table = pq.read_table(file)
+        table = pq.read_table(file, use_threads=False)
         names = "task" if "task" in table.column_names else "__index_level_0__"
         rows = zip(table["task_index"].to_pylist(), table[names].to_pylist(), strict=True)
         return [task for _, task in sorted(rows)]

@@ -159,7 +159,7 @@ def main(command: str, work: Callable[[Any], str]) -> None:
             if wants_traceback or error.errno not in (*disk.FAULTS, errno.ENAMETOOLONG):
                 raise
             named, place = error.errno == errno.ENAMETOOLONG, str(error.filename or "a disk")
-            said = f"{place} cannot be written to ({error.strerror}): make room, then start anew"
+            said = f"{place} cannot be written to ({error.strerror}): make room, then type the line again"
             said = f"{place[:40]}... is too long for a name: type a shorter one" if named else said
             print(f"error: {said}", file=sys.stderr)  # noqa: T201
             raise SystemExit(REFUSED if named else FAILED) from None
@@ -281,7 +281,7 @@ def attempt(command: str, folder: Path, job: Callable[[], str]) -> str:
     except Exception as error:
         state, said = "failed", " ".join(str(error).split()) or type(error).__name__
         log.error("job %s failed: %s", folder.name, error, exc_info=not isinstance(error, RunError))
-    if read_status(folder).get("state") in (None, NOT_RUN):  # else the run has said so itself
+    if state == "refused" or read_status(folder).get("state") in (None, NOT_RUN):  # else the run has said so itself
         write_status(folder, state=state, error=said, ended=now())
     return state
 

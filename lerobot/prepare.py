@@ -130,7 +130,7 @@ def _start_from(settings: PolicyConfig, stats: Stats, *, takes_own: bool) -> Pol
         log.info("weights come from %s%s, statistics from the dataset (dataset.stats=dataset)", path, commit)
         return policy
     log.info(
-        "weights and statistics come from %s%s; dataset.stats=dataset normalises by the dataset's in their place",
+        "weights and statistics come from %s%s: type dataset.stats=dataset to normalise by the dataset's",
         path,
         commit,
     )

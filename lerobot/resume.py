@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lerobot.accelerator.stack import Stack
+from lerobot.checkpoint.folders import leave_later
 from lerobot.checkpoint.paths import PRETRAINED_FOLDER, TRAIN_CONFIG_FILE, missing_to_go_on, step_of
 from lerobot.checkpoint.rng import restore_rng
 from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, load_checkpoint
@@ -16,6 +17,7 @@ from lerobot.errors import RunError
 from lerobot.migrate import read_run
 from lerobot.seed import mix, seed_run
 from lerobot.stored import changes
+from lerobot.tracking.jsonl import METRICS_FILE, truncated
 from lerobot.tracking.window import Window
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,17 @@ def set_generators(seed: int, resumed: Path | None, device: torch.device, rank: 
     seed_run(mix(seed, rank) if rank else seed)
     if resumed is not None and (warning := restore_rng(resumed / STATE_FOLDER, device, rank)):
         log.warning(warning)
+
+
+def leave_behind(run_dir: Path, resumed: Path, step: int) -> None:
+    """Put aside what the run holds beyond `step`: its checkpoints and its rows, or, if anything is wrong, nothing."""
+    try:
+        with truncated(run_dir / METRICS_FILE, step):
+            leave_later(resumed.parent, step)
+    except OSError as error:
+        raise RunError(
+            f"{run_dir} cannot be written to ({error.strerror}): make room, then type the line again"
+        ) from error
 
 
 def _scaler_sentence(before: str, now: str, scale: float, *, reset: bool) -> str:

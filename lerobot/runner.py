@@ -16,7 +16,6 @@ from lerobot.accelerator.parallel import World, open_world
 from lerobot.accelerator.parallel_config import is_rank
 from lerobot.accelerator.precision import check_master_weights, check_moments, check_observed, observed_dtypes
 from lerobot.accelerator.stack import Stack, open_stack
-from lerobot.checkpoint.folders import leave_later
 from lerobot.checkpoint.hub import say_upload, upload
 from lerobot.checkpoint.paths import find_pretrained
 from lerobot.checkpoint.rng import restore_rng, rng_state
@@ -36,7 +35,7 @@ from lerobot.policies.base import Policy
 from lerobot.prepare import find_dataset, open_batches, policy_and_data
 from lerobot.ranks import NoCheckpoints, combined, run_folder
 from lerobot.report.closing import close
-from lerobot.resume import restore, set_generators, window_of
+from lerobot.resume import leave_behind, restore, set_generators, window_of
 from lerobot.seed import seed_run, seed_step
 from lerobot.signals import Stop, stop_on_signals
 from lerobot.status import read_status, write_json, write_status
@@ -294,7 +293,7 @@ def _open(
     if resumed is not None:
         # The last that can be refused: from here files change.
         restore_rng(resumed / STATE_FOLDER, policy.device, world.rank)
-        world.first(leave_later)(resumed.parent, start)
+        world.first(leave_behind)(run_dir, resumed, start)
     tracker = stack.enter_context(
         open_tracker(run_dir, charts, steps=config.steps, start_step=start, config=plain, facts=facts)
         if world.is_first

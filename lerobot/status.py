@@ -84,7 +84,7 @@ class Final:
 def running(folder: Path, **facts: Any) -> Iterator[Final]:
     """Keep `status.json` while a run goes on: running, and at the end what became of it, also after an exception.
 
-    A run that was done stays so where going on with it is refused.
+    Where going on with a run is refused, what had become of it stays.
     """
     before = read_status(folder)
     fresh = {"step": None, "error": None, "ended": None, "signal": None, "pruned": False}
@@ -94,12 +94,11 @@ def running(folder: Path, **facts: Any) -> Iterator[Final]:
     try:
         yield final
     except BaseException as error:
-        if isinstance(error, ConfigError) and before.get("state") == "done":
+        if isinstance(error, ConfigError) and before.get("state") not in (None, "refused"):
             write_status(folder, **{**fresh, **before})
             raise
-        refused = {"state": "refused", "step": before.get("step")}
-        state = refused if isinstance(error, ConfigError) else {"state": "failed"}
-        write_status(folder, **state, error=" ".join(str(error).split()) or type(error).__name__, ended=now())
+        state = "refused" if isinstance(error, ConfigError) else "failed"
+        write_status(folder, state=state, error=" ".join(str(error).split()) or type(error).__name__, ended=now())
         raise
     step = {} if final.step is None else {"step": final.step}
     write_status(folder, state=final.state, ended=now(), signal=final.signal, **step)

@@ -107,7 +107,7 @@ def _resumed(resume: str | None, config_path: str | None, line: Line) -> Path | 
         resume = config_path
     if line.only_looks and not Path(unquote(resume)).exists():
         return None
-    return _step_folder(unquote(resume))
+    return paths.find_to_go_on(unquote(resume))
 
 
 def _newest(line: Line) -> Path | None:
@@ -116,21 +116,7 @@ def _newest(line: Line) -> Path | None:
     if folder is None or line.is_multirun:
         raise ConfigError("resume=auto goes on in output_dir: type output_dir=<folder> too, and no -m")
     run = Path(unquote(folder)).expanduser()
-    return _step_folder(str(run)) if paths.has_checkpoints(run) else None
-
-
-def _step_folder(path: str) -> Path:
-    """The checkpoint that `path` means: where that is a run, the newest one that has all that is needed."""
-    folder = paths.find_pretrained(path).parent
-    if not (lacks := paths.missing_to_go_on(folder)):
-        return folder
-    older = [step for step in paths.newest_first(folder.parent) if not paths.missing_to_go_on(step)]
-    if older and Path(path).expanduser().resolve() in (folder.parent, folder.parent.parent):
-        return older[0].resolve()
-    instead = f"resume={older[0]} goes on from an older one, " if older else ""
-    raise ConfigError(
-        f"{folder} lacks {', '.join(lacks)}: {instead}policy.path={folder} starts a new run from its weights"
-    )
+    return paths.find_to_go_on(str(run)) if paths.has_checkpoints(run) else None
 
 
 def _go_on(step_folder: Path, line: Line) -> None:
@@ -209,7 +195,10 @@ def _repeat_hydra_settings(file: Path, line: Line) -> None:
     """Type again what was typed for Hydra itself when the run that `file` is in was started: logging, search path."""
     found = [folder / ".hydra" / "hydra.yaml" for folder in file.resolve().parents[:4]]
     settings = next((place for place in found if place.is_file()), None)
-    for word in OmegaConf.load(settings).hydra.overrides.hydra if settings else ():
+    words = OmegaConf.select(OmegaConf.load(settings), "hydra.overrides.hydra") if settings else ()
+    if words is None:
+        raise ConfigError(f"{settings} is torn: remove it to go on without what was typed for Hydra itself")
+    for word in words:
         prefix, key, value = parse_override(word)
         if not _NOT_REPEATED.fullmatch(key) and not any(typed[1] == key for typed in line.words):
             line.words.append((prefix, key, value))

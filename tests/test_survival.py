@@ -17,6 +17,7 @@ import lerobot.checkpoint
 import lerobot.errors
 import lerobot.train
 from lerobot.command import _new_folder
+from lerobot.status import write_status
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
@@ -319,7 +320,7 @@ def test_so_is_one_that_has_a_policy_and_not_all_that_a_run_goes_on_from(train, 
     (newest / lost).unlink()
     caplog.set_level("INFO")
     with pytest.raises(
-        lerobot.errors.ConfigError, match=rf"000004 lacks {lost}: resume=.*/000002 goes on from an older"
+        lerobot.errors.ConfigError, match=rf"000004 lacks {lost}: resume=.*/000002 goes on from another"
     ):
         lerobot.compose("train", [f"resume={newest}"])
 
@@ -328,6 +329,19 @@ def test_so_is_one_that_has_a_policy_and_not_all_that_a_run_goes_on_from(train, 
     assert "going on after step 2" in caplog.text
     assert f"checkpoint 000004 lacks {lost}: passed over" in caplog.text
     assert (run / "checkpoints.1" / "000004" / "training_state").is_dir()  # kept, and in nobody's way
+
+
+def test_a_job_of_a_sweep_passes_it_over_too(train):
+    from lerobot.sweep.halt import go_on
+
+    run = train("steps=4", "save_freq=2")
+    write_status(run, state="stopped")
+    (run / "checkpoints" / "000004" / "training_state" / "training_step.json").unlink()
+    config = lerobot.compose("train", [*TINY, "steps=5"])
+
+    go_on(config, run)
+
+    assert Path(config.resume).name == "000002"
 
 
 def test_going_back_leaves_the_later_part_as_a_whole_before_the_first_update(train, rows, monkeypatch):
@@ -350,7 +364,7 @@ def test_going_back_leaves_the_later_part_as_a_whole_before_the_first_update(tra
         lerobot.run(back)
     monkeypatch.setattr(Training, "update", real)
 
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "last"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "best", "last"]
     assert sorted(path.name for path in (run / "checkpoints.1").iterdir()) == ["000004", "000006"]
     lerobot.run(lerobot.compose("train", [f"resume={run}"]))
     assert [row["step"] for row in rows(run)] == [1, 2, 3, 4, 5, 6]
@@ -359,13 +373,16 @@ def test_going_back_leaves_the_later_part_as_a_whole_before_the_first_update(tra
         lerobot.compose("train", [f"resume={run / 'checkpoints.1' / '000006'}", "steps=9"])
 
 
-@pytest.mark.parametrize("how", ["torn", "nothing to do", "too few", "last is a folder"])
+@pytest.mark.parametrize("how", ["torn", "nothing to do", "too few", "last is a folder", "a broken row"])
 def test_going_back_that_is_refused_changes_nothing(train, how):
     """CKPT-12: rows had moved, and the run that was done was one that is refused at no step."""
     run = train("steps=4", "save_freq=2")
     words = [f"resume={run / 'checkpoints' / '000002'}"]
     if how == "torn":
         (run / "checkpoints" / "000002" / "training_state" / "rng_state.safetensors").write_bytes(b"torn")
+    elif how == "a broken row":
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        (run / "metrics.jsonl").write_text("\n".join([lines[0], "garbage", *lines[2:]]))
     elif how == "last is a folder":
         (run / "checkpoints" / "last").unlink()
         (run / "checkpoints" / "last").mkdir()
@@ -378,6 +395,60 @@ def test_going_back_that_is_refused_changes_nothing(train, how):
         lerobot.run(lerobot.compose("train", words))
 
     assert before == ([(run / name).read_text() for name in names], sorted((run / "checkpoints").iterdir()))
+
+
+def test_a_refusal_leaves_a_stopped_run_stopped(train, monkeypatch):
+    from lerobot.runner import Training
+
+    real = Training.update
+
+    def update(self, step):
+        real(self, step)
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "update", update)
+        run = train("steps=4")
+    before = (run / "status.json").read_text()
+    other = f"dataset.root={DATA / 'metaworld_drawer_open_state'}"
+    with pytest.raises(lerobot.errors.ConfigError, match="holds other actions"):
+        lerobot.run(lerobot.compose("train", [f"resume={run}", other, "steps=9"]))
+    assert (run / "status.json").read_text() == before
+    assert json.loads(before)["state"] == "stopped"
+
+
+def test_a_full_disk_while_going_back_leaves_the_run_as_it_was(train, monkeypatch):
+    run = train("steps=4", "save_freq=2")
+    before = (run / "metrics.jsonl").read_text()
+
+    def full(handle):
+        if ".jsonl" in str(Path(f"/proc/self/fd/{handle}").readlink()):
+            raise OSError(28, "No space left on device")
+        return fsync(handle)
+
+    fsync = os.fsync
+    config = lerobot.compose("train", [f"resume={run / 'checkpoints' / '000002'}"])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(lerobot.errors.RunError, match="make room, then type the line again"):
+        lerobot.run(config)
+    monkeypatch.undo()
+    assert (run / "metrics.jsonl").read_text() == before
+    assert sorted(path.name for path in run.glob("metrics*")) == ["metrics.jsonl"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "000004", "last"]
+
+
+def test_checkpoints_may_be_on_another_disk(train, tmp_path, rows):
+    """A link in place of the folder: the run went on in the other place."""
+    big = tmp_path / "big"
+    (tmp_path / "run").mkdir()
+    big.mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(big)
+    train("steps=2", "resume=auto")
+    run = train("steps=3", "resume=auto")
+    lerobot.run(lerobot.compose("train", [f"resume={run / 'checkpoints' / '000003'}", "steps=4"]))
+
+    assert [row["step"] for row in rows(run)] == [1, 2, 3, 4]
+    assert sorted(path.name for path in big.iterdir()) == ["000002", "000003", "000004", "last"]
 
 
 def test_a_folder_that_is_no_step_in_a_readers_digits_is_none(train):

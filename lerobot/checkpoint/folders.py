@@ -71,13 +71,13 @@ def leave_later(root: Path, step: int) -> None:
     later = [folder for folder in root.glob("*") if (step_of(folder) or 0) > step]
     if not later:
         return
-    point(root / LAST, root / f"{step:06d}")
-    if (best := pointed(root / BEST)) is not None and (step_of(best) or 0) > step:
-        (root / BEST).unlink()
     number = 1
     while (left := root.with_name(f"{root.name}.{number}")).exists():
         number += 1
     left.mkdir()
+    point(root / LAST, root / f"{step:06d}")
+    if (best := pointed(root / BEST)) is not None and (step_of(best) or 0) > step:
+        (root / BEST).unlink()
     for folder in later:
         folder.rename(left / folder.name)
     for changed in (left, root, root.parent):

@@ -42,7 +42,7 @@ OLD = ".old"
 
 
 def find_pretrained(path: str | Path) -> Path:
-    """The folder with `config.json` and `model.safetensors` that `path` means, links resolved.
+    """The folder with `config.json` and `model.safetensors` that `path` means, `last` and `best` resolved.
 
     `path` may be that folder, a file in it, a checkpoint's step folder, its `training_state`, `last` or `best`, a
     `checkpoints` folder, a run, or a run's `.hydra/config.yaml`. Raises `ConfigError` that says what is missing.
@@ -60,8 +60,31 @@ def find_pretrained(path: str | Path) -> Path:
     steps = [*newest_first(folder), *newest_first(folder / CHECKPOINTS_FOLDER)]
     for place in (folder, *(step / PRETRAINED_FOLDER for step in (folder, *steps))):
         if not missing_files(place):
-            return place.resolve()
+            return _without_pointer(place)
     raise ConfigError(_complaint(folder))
+
+
+def find_to_go_on(path: str | Path) -> Path:
+    """The checkpoint that `path` means: where that is a run, the newest one that has all that is needed."""
+    folder = find_pretrained(path).parent
+    if not (lacks := missing_to_go_on(folder)):
+        return folder
+    others = [step for step in newest_first(folder.parent)[1:] if not missing_to_go_on(step)]
+    if others and Path(path).expanduser().resolve() in (folder.parent.resolve(), folder.parent.parent.resolve()):
+        return others[0]
+    instead = f"resume={others[0]} goes on from another one, " if others else ""
+    raise ConfigError(
+        f"{folder} lacks {', '.join(lacks)}: {instead}policy.path={folder} starts a new run from its weights"
+    )
+
+
+def _without_pointer(place: Path) -> Path:
+    """`place`, absolute, with the step folder in place of `last`. Other links stay: they are a run's own."""
+    for pointer in place.parents:
+        if pointer.name in (LAST, BEST) and (folder := pointed(pointer)) is not None:
+            place = folder / place.relative_to(pointer)
+    is_odd = ".." in place.parts or any(parent.name in (LAST, BEST) for parent in place.parents)
+    return place.resolve() if is_odd else place.absolute()
 
 
 def has_checkpoints(run: Path) -> bool:

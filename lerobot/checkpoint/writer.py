@@ -95,7 +95,11 @@ class Checkpoints:
         at, value = newest.get(best, (None, None))
         if at == step:
             self._remember(step, value)
-        elif best and at is None and any(key.partition("/")[0] == best.partition("/")[0] for key in newest):
+        elif (
+            best
+            and at is None
+            and any(key.startswith(best.partition("/")[0] + "/") or "/" not in best for key in newest)
+        ):
             self.say_no_best()  # its like was logged, and it was not
 
     def _remember(self, step: int, value: Any) -> None:
@@ -202,6 +206,7 @@ def open_checkpoints(
     step = None if resumed is None else step_of(resumed)
     checkpoints = Checkpoints(run_dir, settings, tracker, Staging(pinned=pinned), step)
     checkpoints.recall()
+    checkpoints.settle()  # going back may have left the best behind
     try:
         yield checkpoints
     except BaseException:

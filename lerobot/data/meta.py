@@ -121,11 +121,17 @@ def _load_episodes(root: Path, columns: list[str]) -> dict[str, np.ndarray]:
     parts = []
     for file in files:
         with naming(file, root):
-            table = pq.read_table(file, columns=columns, memory_map=True)
+            table = _read_table(file, columns)
             parts.append([_numbers(table, name) for name in columns])
     values = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(values[0])
     return {name: column[order] for name, column in zip(columns, values, strict=True)}
+
+
+def _read_table(file: Path, columns: list[str] | None = None) -> pa.Table:
+    """Without Arrow's threads, on which `pq.read_table` waits for ever where memory does not suffice to start them."""
+    with pq.ParquetFile(file, memory_map=True) as parquet:
+        return parquet.read(columns=columns, use_threads=False)
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
@@ -265,7 +271,7 @@ def _feature_stats(key: str, stored: Any, feature: dict[str, Any] | None) -> dic
 def _load_tasks(root: Path) -> list[str]:
     file = root / "meta/tasks.parquet"
     with naming(file, root):
-        table = pq.read_table(file)
+        table = _read_table(file)
         names = "task" if "task" in table.column_names else "__index_level_0__"
         rows = zip(table["task_index"].to_pylist(), table[names].to_pylist(), strict=True)
         return [task for _, task in sorted(rows)]

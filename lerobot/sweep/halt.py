@@ -29,6 +29,6 @@ def go_on(config: Any, folder: Path) -> None:
     if not hasattr(config, "resume"):  # an evaluation or a recording begins anew
         (folder / STATUS_FILE).unlink()
     elif paths.has_checkpoints(folder):
-        config.resume = str(paths.find_pretrained(folder).parent)
+        config.resume = str(paths.find_to_go_on(folder))
     else:
         config.resume = AUTO

@@ -1,7 +1,10 @@
 """`metrics.jsonl`, the record of truth of a run: strict JSON, one object a row, whole rows only."""
 
+import itertools
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +76,50 @@ def _refuse_constant(name: str) -> None:
 
 
 def truncate_after(path: Path, step: int) -> list[dict[str, Any]]:
-    """Move the rows beyond `step` to the first free `metrics.<n>.jsonl`, and return those that stay.
+    """Move the rows beyond `step` to the first free `metrics.<n>.jsonl`, and return those that stay."""
+    with truncated(path, step) as kept:
+        return kept
 
-    Called when a run resumes from a checkpoint of `step`. A kill in the middle loses no row.
+
+@contextmanager
+def truncated(path: Path, step: int) -> Iterator[list[dict[str, Any]]]:
+    """The rows up to `step`; on exit `path` has no others, and those beyond are in `metrics.<n>.jsonl`.
+
+    Both files are on the disk before what is done inside begins: an exception there, or a full disk, leaves `path` as
+    it was, and a kill loses no row.
     """
     rows = read_metrics(path) if path.exists() else []
     kept = [row for row in rows if row["step"] <= step]
     beyond = [row for row in rows if row["step"] > step]
-    if beyond:
-        number = 1
-        while (archive := path.with_suffix(f".{number}{path.suffix}")).exists():
-            number += 1
-        _write(archive, beyond)
-    if rows or path.exists():  # Also drops a torn last line, which the next row would be glued to.
-        partial = path.with_suffix(".tmp")
+    if not beyond and not _is_torn(path):
+        yield kept
+        return
+    archive, partial = _first_free(path), path.with_suffix(".tmp")
+    try:
+        if beyond:
+            _write(archive, beyond)
         _write(partial, kept)
-        partial.replace(path)
-    return kept
+        yield kept
+    except BaseException:
+        for file in (partial, archive):
+            file.unlink(missing_ok=True)
+        raise
+    partial.replace(path)
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the last line is none, to which the next row would be glued."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return bool(lines) and (_row(lines[-1]) is None or not lines[-1].endswith(b"\n"))
+
+
+def _first_free(path: Path) -> Path:
+    numbered = (path.with_suffix(f".{number}{path.suffix}") for number in itertools.count(1))
+    return next(file for file in numbered if not file.exists())
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+        file.flush()
+        os.fsync(file.fileno())

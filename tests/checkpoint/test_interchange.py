@@ -176,7 +176,9 @@ def test_fine_tuning_says_whose_statistics_it_uses_and_takes_the_datasets_where_
         # what it goes on with is what it had, and its own data is no other
         run = lerobot.run(lerobot.compose("train", [f"resume={run}", "steps=2"]))
         assert torch.equal(mean, load_policy(run).normalizer.stats["action"]["mean"])
-    assert "weights and statistics come from" in said["auto"] and "dataset.stats=dataset normalises" in said["auto"]
+    assert (
+        "weights and statistics come from" in said["auto"] and "type dataset.stats=dataset to normalise" in said["auto"]
+    )
     assert "statistics from the dataset (dataset.stats=dataset)" in said["dataset"]
     # Pushing closes the gripper to 0.6 and opens it to 0; the drawer's expert opens it to -1.
     assert "in dimension 3, far outside what the checkpoint's statistics say (0 to 0.6)" in said["auto"]

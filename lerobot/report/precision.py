@@ -116,7 +116,7 @@ def _loss(group: Group, full: Group, yardstick: str) -> str:
     )
     within = abs(gap) <= statistics.spread(own, its)
     if p < statistics.ALPHA:
-        beyond = "in the same direction from seed to seed" if within else "beyond the spread of seeds"
+        beyond = "within the spread of seeds and yet no chance" if within else "beyond the spread of seeds"
         return f"loss {apart}, {beyond} ({numbers}, p={p:.2g})"
     if within:
         return f"loss within the spread of seeds ({numbers})"

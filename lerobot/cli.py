@@ -184,6 +184,11 @@ def unquote(value: str) -> str:
     return value[1:-1].replace("\\'", "'") if len(value) > 1 and value[0] == value[-1] == "'" else value
 
 
+def unescape(value: str) -> str:
+    """An unquoted value as it is read: without the backslashes that Hydra puts before its own signs."""
+    return re.sub(r"\\([\\:,=()\[\]{} ])", r"\1", value)
+
+
 def quote(key: str, value: str) -> str:
     """`value` in Hydra's grammar: as it is where Hydra can read it, else as JSON or Python, else as a string."""
     try:

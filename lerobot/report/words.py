@@ -1,12 +1,11 @@
 """The words of a run: as its first line typed them, and as lines that went on with it changed them."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lerobot.checkpoint.paths import TRAIN_CONFIG_FILE, find_pretrained, read_json
-from lerobot.cli import unquote
+from lerobot.cli import unescape, unquote
 from lerobot.errors import ConfigError
 
 OVERRIDES_FILE = Path(".hydra", "overrides.yaml")
@@ -17,7 +16,7 @@ _LATER = ".hydra.*"
 def split_override(word: str) -> tuple[str, str]:
     """Key and value of an override as Hydra stores it, without Hydra's quotes and escapes."""
     key, _, value = word.partition("=")
-    return key.lstrip("+~"), re.sub(r"\\([\\:,=()\[\]{} ])", r"\1", unquote(value))
+    return key.lstrip("+~"), unescape(unquote(value))
 
 
 def alike(value: str) -> str:

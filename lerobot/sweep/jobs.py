@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from lerobot.cli import grammar
+from lerobot.cli import grammar, unescape
 from lerobot.errors import ConfigError
 from lerobot.status import SWEEP_FILE, now, write_json, write_status
 
@@ -130,7 +130,8 @@ def _equal_length(values: dict[str, list[str]], swept: list[str]) -> int:
 def spelled(word: str) -> str:
     """`word` as it is typed: `precision=no`, not `accelerator.mixed_precision=no`."""
     key, equals, value = word.partition("=")
-    return f"{_SPELLED.get(key, key)}{equals}{value}"
+    shown = value if value.startswith(("'", '"')) else unescape(value)
+    return f"{_SPELLED.get(key, key)}{equals}{shown}"
 
 
 def short_name(differs: Sequence[str], device: str, precision: str) -> str:

@@ -10,7 +10,7 @@ from runs import TINY
 
 from lerobot.command import main
 from lerobot.errors import ConfigError
-from lerobot.sweep.jobs import expand, short_name
+from lerobot.sweep.jobs import expand, short_name, spelled
 from lerobot.train import work
 
 BASE = [word for word in TINY if not word.startswith("device=")]
@@ -152,6 +152,12 @@ def test_words_about_a_sweep_need_one(monkeypatch, capsys):
 )
 def test_a_folder_says_what_differs(differs, name):
     assert short_name(differs, "cpu", "no") == name
+
+
+def test_a_word_is_told_without_hydras_escapes():
+    """A job was listed with device=cuda\\:3."""
+    assert spelled("policy.device=cuda\\:3") == "device=cuda:3"
+    assert spelled("job_name='a\\:b'") == "job_name='a\\:b'"
 
 
 def test_a_combination_that_is_typed_twice_is_one_job():

@@ -30,6 +30,9 @@ def _stock(module: str, name: str, extra: str) -> Any:
 class _Wrapping(Launcher):
     """Hands the jobs to another launcher, each as a `lerobot.launch.Job`."""
 
+    STOCK: tuple[str, str, str]
+    """Module and name of that one, and the extra that brings it."""
+
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """See Hydra: called once, before `launch`."""
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
@@ -39,6 +42,11 @@ class _Wrapping(Launcher):
 
     def check(self) -> None:
         """Refuse what this machine lacks, before a folder is made."""
+        self.stock()
+
+    def stock(self) -> Any:
+        """Hydra's own launcher."""
+        return _stock(*self.STOCK)
 
     def _submit(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
         """Hand on to submitit; a job that it lost is told, and has failed by its status."""
@@ -58,6 +66,8 @@ class _Wrapping(Launcher):
 class JoblibLauncher(_Wrapping):
     """Jobs side by side on this machine, each in a process of its own and never two on a card unless asked."""
 
+    STOCK = ("hydra_joblib_launcher.joblib_launcher", "JoblibLauncher", "sweep")
+
     def __init__(self, n_jobs: int | None, jobs_per_device: int, **joblib: Any) -> None:
         self.n_jobs, self.jobs_per_device, self.joblib = n_jobs, jobs_per_device, joblib
 
@@ -65,11 +75,10 @@ class JoblibLauncher(_Wrapping):
         """See Hydra: run one batch of jobs."""
         from lerobot.launch import Job, pool_for, side_by_side, stopping_gently
 
-        stock = _stock("hydra_joblib_launcher.joblib_launcher", "JoblibLauncher", "sweep")
         sweep = Path(self.config.hydra.sweep.dir)
         sweep.mkdir(parents=True, exist_ok=True)
         pool = pool_for(self.config, job_overrides, self.jobs_per_device)
-        launcher = stock(n_jobs=side_by_side(self.n_jobs, pool), **self.joblib)
+        launcher = self.stock()(n_jobs=side_by_side(self.n_jobs, pool), **self.joblib)
         with stopping_gently(sweep):
             return self._hand_on(launcher, Job(self.task_function, sweep, pool), job_overrides, initial_job_idx)
 
@@ -77,11 +86,14 @@ class JoblibLauncher(_Wrapping):
 class SlurmLauncher(_Wrapping):
     """Each job a task of one SLURM array, brought back by SLURM until it is done."""
 
+    STOCK = ("hydra_submitit_launcher.submitit_launcher", "SlurmLauncher", "slurm")
+
     def __init__(self, **submitit: Any) -> None:
         self.submitit = submitit
 
     def check(self) -> None:
-        """There is SLURM."""
+        """Also SLURM itself."""
+        super().check()
         if shutil.which("srun") is None:
             raise ConfigError("hydra/launcher=slurm needs SLURM and there is no srun here: type hydra/launcher=joblib")
 
@@ -89,13 +101,14 @@ class SlurmLauncher(_Wrapping):
         """See Hydra: run one batch of jobs."""
         from lerobot.launch import Job
 
-        stock = _stock("hydra_submitit_launcher.submitit_launcher", "SlurmLauncher", "slurm")
         job = Job(self.task_function, Path(self.config.hydra.sweep.dir), apart=False, requeues=True)
-        return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
+        return self._submit(self.stock()(**self.submitit), job, job_overrides, initial_job_idx)
 
 
 class SubmititLocalLauncher(_Wrapping):
     """The road of `slurm` without a cluster: all jobs at once on this machine; with cards, as they become free."""
+
+    STOCK = ("hydra_submitit_launcher.submitit_launcher", "LocalLauncher", "slurm")
 
     def __init__(self, jobs_per_device: int, **submitit: Any) -> None:
         self.jobs_per_device, self.submitit = jobs_per_device, submitit
@@ -104,9 +117,8 @@ class SubmititLocalLauncher(_Wrapping):
         """See Hydra: run one batch of jobs."""
         from lerobot.launch import Job, pool_for, stopping_gently
 
-        stock = _stock("hydra_submitit_launcher.submitit_launcher", "LocalLauncher", "slurm")
         sweep = Path(self.config.hydra.sweep.dir)
         pool = pool_for(self.config, job_overrides, self.jobs_per_device)
         job = Job(self.task_function, sweep, pool, requeues=True)
         with stopping_gently(sweep):
-            return self._submit(stock(**self.submitit), job, job_overrides, initial_job_idx)
+            return self._submit(self.stock()(**self.submitit), job, job_overrides, initial_job_idx)

@@ -72,12 +72,12 @@ def differing(records: Sequence[Record]) -> list[str]:
 
 def _changes_nothing(records: Sequence[Record], keys: Sequence[str]) -> bool:
     """Whether what was composed differs in `keys` alone: an experiment may only list what others type."""
-    configs = [config for record in records if (config := composed(record.folder))]
+    configs = [composed(record.folder) for record in records if record.state == "done"]
     seen = {
         str(sorted((key, str(value)) for key, value in config.items() if key not in keys and not _only_names(key)))
         for config in configs
     }
-    return len(seen) == 1
+    return all(configs) and len(seen) == 1
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:

@@ -135,9 +135,7 @@ def read_run(folder: Path, name: str) -> Record:
     record.has_overrides = (folder / OVERRIDES_FILE).is_file()
     record.overrides = _try(record, OVERRIDES_FILE, read_words, {})
     record.overrides |= changed_words(folder, record.overrides)
-    record.rows = _try(record, Path(METRICS_FILE), read_metrics, [])
-    if not record.rows and not record.notes and _size(folder / METRICS_FILE):
-        record.notes.append(f"{METRICS_FILE} holds no whole row")
+    record.rows = _try(record, Path(METRICS_FILE), _rows, [])
     record.episodes = _try(record, EPISODES_FILE, _episodes, [])
     record.facts = _try(record, Path("run.json"), _object, {})
     record.seed = _seed(record)
@@ -158,8 +156,11 @@ def _try(record: Record, file: Path, read: Callable[[Path], Read], instead: Read
         return instead
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows = read_metrics(path)
+    if not rows and path.stat().st_size:
+        raise ValueError("it holds no whole row")
+    return rows
 
 
 def _state(folder: Path, status: dict[str, Any]) -> tuple[str, str]:

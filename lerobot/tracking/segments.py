@@ -40,6 +40,7 @@ def _history(file: Path) -> Iterator[dict[str, Any]]:
 
 def _records(file: Path) -> Iterator[Any]:
     """Protobufs in LevelDB's log format: blocks of 32 KiB, records cut into parts at their ends."""
+    from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
 
     data, position, body = file.read_bytes(), HEADER, b""
@@ -54,4 +55,7 @@ def _records(file: Path) -> Iterator[Any]:
         body = (b"" if kind in (_FULL, _FIRST) else body) + data[position : position + size]
         position += size
         if kind in (_FULL, _LAST):
-            yield wandb_internal_pb2.Record.FromString(body)  # type: ignore[attr-defined]
+            try:
+                yield wandb_internal_pb2.Record.FromString(body)  # type: ignore[attr-defined]
+            except DecodeError:  # garbled: what follows cannot be told
+                return

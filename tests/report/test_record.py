@@ -109,4 +109,4 @@ def test_metrics_that_are_garbled_as_a_whole_are_said_so(make_run):
     folder = make_run("0_x")
     (folder / "metrics.jsonl").write_text("rubbish\n")
 
-    assert read_run(folder, "0_x").notes == ["metrics.jsonl holds no whole row"]
+    assert read_run(folder, "0_x").notes == ["metrics.jsonl cannot be read (it holds no whole row)"]

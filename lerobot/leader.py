@@ -17,6 +17,7 @@ from typing import Any
 
 from lerobot.accelerator.parallel_config import is_rank, rank_of
 from lerobot.errors import ConfigError, RunError
+from lerobot.signals import ended_by_signals
 
 _CONFIG = "config"
 GRACE_S = 60.0
@@ -55,7 +56,8 @@ def follow(work: Callable[[Any], str]) -> str:
     warnings.simplefilter("ignore")  # the first process shows them
     from lerobot.accelerator.parallel import shared_store
 
-    config = pickle.loads(shared_store().get(_CONFIG))
+    with ended_by_signals():
+        config = pickle.loads(shared_store().get(_CONFIG))
     return "done" if config is None else in_silence(work, config)
 
 

@@ -26,7 +26,7 @@ from lerobot.accelerator.parallel_config import LOST
 from lerobot.accelerator.slots import find_pool, wants_card
 from lerobot.config import TrainConfig
 from lerobot.errors import ConfigError
-from lerobot.signals import Stop, stop_on_signals
+from lerobot.signals import INTERRUPTED, STOPPED, Stop, stop_on_signals
 from lerobot.status import now, read_status, write_status
 from lerobot.time_limit import process_age_s
 
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 SHUTDOWN_S = 10
 """How long processes have to leave after one of them failed."""
+_STOPS = {STOPPED, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT}
+"""How processes leave that a signal stopped before the run began."""
 
 
 def number_of_processes(config: TrainConfig) -> int:
@@ -154,18 +156,25 @@ def _final_state(run_dir: Path, agent: _Agent, stop: Stop) -> str:
     if agent.error is not None:
         write_status(run_dir, state="failed", error=str(agent.error), ended=now())
         raise agent.error
-    killed = {rank: -failure.exitcode for rank, failure in agent.failures.items() if failure.exitcode < 0}
+    codes = {rank: failure.exitcode for rank, failure in sorted(agent.failures.items())}
     status = read_status(run_dir)
-    state = None if LOST in str(status.get("error")) else status.get("state")
-    if stop.has_signal() and state in (None, "running"):
-        write_status(run_dir, state="stopped", ended=now())
-    elif killed and state in (None, "running"):
+    if status.get("state") in (None, "running") or LOST in str(status.get("error")):
+        if stop.has_signal() or (codes and set(codes.values()) <= _STOPS):
+            write_status(run_dir, state="stopped", ended=now())
+        else:
+            text = _fault(codes)
+            write_status(run_dir, state="failed", error=text, ended=now())
+            log.error("%s", text)
+    return read_status(run_dir)["state"]
+
+
+def _fault(codes: dict[int, int]) -> str:
+    """Whose fault it was, by how the processes left: one that only lost a killed one leaves with 1."""
+    own = {rank: code for rank, code in codes.items() if code > 0 and code not in _STOPS}
+    killed = {rank: -code for rank, code in codes.items() if code < 0 and code not in _STOPS}
+    if killed:
         rank, number = next(iter(killed.items()))
         memory = " (as the system does when memory is full)" if number == signal.SIGKILL else ""
-        text = f"process {rank} was ended by {signal.Signals(number).name}{memory}"
-        write_status(run_dir, state="failed", error=text, ended=now())
-        log.error("%s", text)
-    elif state in (None, "running"):
-        codes = ", ".join(f"process {rank} with {each.exitcode}" for rank, each in agent.failures.items())
-        write_status(run_dir, state="failed", error=f"the processes left without a word ({codes})", ended=now())
-    return read_status(run_dir)["state"]
+        return f"process {rank} was ended by {signal.Signals(number).name}{memory}"
+    blamed = ", ".join(f"process {rank} left with status {code}" for rank, code in (own or codes).items())
+    return f"{blamed or 'the processes left'}, what it said is above"

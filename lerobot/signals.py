@@ -95,6 +95,13 @@ def leave_on_signals() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Until exit the system ends the process on any of the signals, whatever it waits for."""
+    with _handled(signal.SIG_DFL):
+        yield
+
+
 def _leave(number: int, _frame: object = None) -> None:
     with suppress(OSError):  # nobody reads
         if rank_of():
@@ -108,7 +115,7 @@ def _numbers() -> list[signal.Signals]:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, object], None]) -> Iterator[list[Any]]:
+def _handled(handler: Callable[[int, object], None] | signal.Handlers) -> Iterator[list[Any]]:
     """Handle the signals by `handler` until exit; gives the handlers of before."""
     if threading.current_thread() is not threading.main_thread():
         yield []

@@ -290,7 +290,7 @@ def test_the_words_of_a_wandb_sweep_mean_what_they_say(dashes):
     [
         (
             "train",
-            "error: WORLD_SIZE=2 and LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT is not set: start several processes",
+            "error: WORLD_SIZE=2 is for one of several processes, without LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT: `unset WORLD_SIZE`",
         ),
         ("eval", "error: WORLD_SIZE=2 asks for several processes and lerobot-eval works in one"),
     ],

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -468,7 +469,7 @@ def test_an_error_on_one_rank_ends_all_with_its_words(tmp_path):
         (
             ["parallelism=single"],
             2,
-            "dp_replicate=1 parallelism.dp_shard=1 is for 1 processes or a multiple and there are 2",
+            "is for one process and there are 2 processes: type parallelism=auto, or nproc=null",
         ),
         (["parallelism.dp_shard=4"], 2, "dp_shard=4 is for 4 processes or a multiple and there are 2 processes"),
         (
@@ -480,8 +481,9 @@ def test_an_error_on_one_rank_ends_all_with_its_words(tmp_path):
         (
             ["parallelism=fsdp", "parallelism.dp_replicate=3"],
             4,
-            "dp_replicate=3 parallelism.dp_shard=-1 is for 3 processes",
+            "dp_replicate=3 parallelism.dp_shard=-1 is for 6 processes or more and there are 4",
         ),
+        (["parallelism=fsdp", "parallelism.dp_replicate=2"], 2, "is for 4 processes or more and there are 2"),
     ],
 )
 def test_a_world_that_does_not_fit_is_refused_with_the_numbers(tmp_path, words, number, said):
@@ -490,6 +492,29 @@ def test_a_world_that_does_not_fit_is_refused_with_the_numbers(tmp_path, words, 
     parts = lerobot.compose("train", [*TINY, *words]).parallelism
     with pytest.raises(ConfigError, match=said):
         parts.shape(number)
+
+
+@pytest.mark.parametrize("name", ["ModuleList", "Embedding", "LayerNorm", "Nope"])
+def test_units_are_modules_that_compute_and_hold_others(tmp_path, name):
+    """What was offered ended in PyTorch's own traceback: a list computes nothing, a table is read from outside."""
+    words = [*SAME, "parallelism=fsdp", f"parallelism.shard_units=[{name}]", f"output_dir={tmp_path / 'run'}"]
+    with pytest.raises(LostError, match=rf"the policy has no {name}, type some of (?!.*(ModuleList|Embedding|Linear))"):
+        train_on(2, words)
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [
+        ({0: 1, 1: -9}, r"process 1 was ended by SIGKILL \(as the system does when memory is full\)"),
+        ({0: -15, 1: 1}, "process 1 left with status 1, what it said is above"),  # 0 waited, and was ended
+        ({0: 1, 1: -11}, "process 1 was ended by SIGSEGV"),
+        ({}, "the processes left, what it said is above"),
+    ],
+)
+def test_the_process_is_blamed_that_failed_first(codes, said):
+    from lerobot.parallel_launch import _fault
+
+    assert re.fullmatch(said, _fault(codes))
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_launchers_start_one_run_and_the_config_alone_decides_dist_10(tmp_path, 
     [
         (["-m", *WORDS, "precision=no,bf16"], "error: a sweep starts its jobs itself: type parallelism.nproc=<n> with -m"),
         ([*WORDS, "parallelism.nproc=4"], "error: parallelism.nproc=4 starts processes and a launcher has started 2"),
-        ([*WORDS, "parallelism.dp_shard=3"], "error: parallelism.dp_replicate=None parallelism.dp_shard=3 is for 3"),
+        ([*WORDS, "parallelism.dp_shard=3"], "error: parallelism.dp_replicate=null parallelism.dp_shard=3 is for 3"),
         ([*WORDS, "debug=resume_check"], "error: resume_check runs in one process"),
     ],
 )  # fmt: skip
@@ -267,3 +267,50 @@ def test_refusals_come_before_a_process_is_started(tmp_path):
     assert cluster.step(words) == 2
     assert status(tmp_path / "run")["state"] == "refused"
     assert "dp_shard=3 is for 3 processes or a multiple and there are 2" in status(tmp_path / "run")["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["nproc", "torchrun"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_fails_before_it_met_the_others_ends_them_at_once(tmp_path, launcher, rank):
+    """As where a library of one machine is broken: the others waited in a store that hears no signal."""
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import os, sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lerobot.runner" and os.environ.get("RANK") == "{rank}":
+            import time
+            time.sleep(3)
+            raise ImportError("libcudart.so of this rank only")
+sys.meta_path.insert(0, Broken())
+""")
+    words = [*TRAIN, *WORDS, f"output_dir={tmp_path / 'run'}"]
+    words = [*words, "parallelism.nproc=2"] if launcher == "nproc" else [*TORCHRUN, *words]
+    process = command(*words, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    time.sleep(5)
+    ranks, begun = ranks_of(process), time.monotonic()
+    code, _, said = ended(process)
+
+    assert code == 1
+    assert "libcudart.so of this rank only" in said
+    assert time.monotonic() - begun < 25
+    assert_gone(ranks)
+    if launcher == "nproc":
+        assert status(tmp_path / "run")["error"] == f"process {rank} left with status 1, what it said is above"
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_that_has_not_begun_stops_the_command(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("""
+import os, signal, sys
+class Told:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lerobot.runner" and os.environ.get("RANK") == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Told())
+""")
+    words = [*TRAIN, *WORDS, "parallelism.nproc=2", f"output_dir={tmp_path / 'run'}"]
+    code, _, said = ended(command(*words, PYTHONPATH=f"{tmp_path}:{ROOT}"))
+
+    assert code == 75, said
+    assert status(tmp_path / "run")["state"] == "stopped"

@@ -141,7 +141,8 @@ class Sharded(Layout):
         names = list(policy.shard_units) if asked is None else asked
         holds = [module for module in policy.modules() if next(module.parameters(), None) is not None]
         there = [module for module in holds if module is not policy]
-        classes = {type(module).__name__ for module in there}
+        computes = [module for module in there if type(module).forward is not nn.Module.forward]
+        classes = {type(module).__name__ for module in computes if next(module.children(), None) is not None}
         if asked is not None and (unknown := sorted(set(asked) - classes)):
             raise ConfigError(
                 f"parallelism.shard_units={asked}: the policy has no {', '.join(unknown)}, type some of "

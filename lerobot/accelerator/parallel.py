@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from lerobot.accelerator.parallel_config import LOST, ParallelismConfig, is_rank
 from lerobot.errors import ConfigError, RunError
+from lerobot.signals import ended_by_signals
 
 T = TypeVar("T")
 ENDLESS = timedelta(days=30)
@@ -94,9 +95,17 @@ class Ranks(World):
         number = {name: int(os.environ[name]) for name in _RANKS[:4]}
         self.rank, self.local_rank, self.size = number["RANK"], number["LOCAL_RANK"], number["WORLD_SIZE"]
         self._store = store
-        timeout = timedelta(seconds=settings.timeout_s)
-        dist.init_process_group(_backend(), store=store, rank=self.rank, world_size=self.size, timeout=timeout)
-        self._host: Any = dist.new_group(backend="gloo", timeout=ENDLESS)
+        self._host: Any = None
+        self._timeout_s = settings.timeout_s
+
+    def join(self) -> None:
+        """Meet the others. A signal meanwhile ends this process: what waits in the store hears nothing."""
+        timeout = timedelta(seconds=self._timeout_s)
+        with ended_by_signals():
+            dist.init_process_group(
+                _backend(), store=self._store, rank=self.rank, world_size=self.size, timeout=timeout
+            )
+            self._host = dist.new_group(backend="gloo", timeout=ENDLESS)
 
     def gather(self, value: T) -> list[T]:
         """See `World`."""
@@ -157,7 +166,14 @@ class Ranks(World):
                 raise (self._told() or error) from error  # that one's traceback is shown already
             if (told := self._told()) is not None:
                 raise told from error
-            lost = RunError(f"{LOST}: {' '.join(str(error).split())[:200]}")
+            text = " ".join(str(error).split())[:200]
+            slow = "imed out" in text
+            lost = RunError(
+                f"another process of the run hangs, it did not answer within parallelism.timeout_s={self._timeout_s:g} "
+                f"({text}): type more if it was only slow"
+                if slow
+                else f"{LOST}: {text}"
+            )
             self.tell(lost)
             raise lost from error
 
@@ -207,9 +223,12 @@ def open_world(settings: ParallelismConfig) -> Iterator[World]:
             "type parallelism.nproc=null under torchrun"
         )
     number = next(_runs)
-    world = Ranks(dist.PrefixStore(f"run{number}", shared_store()), settings)
+    with ended_by_signals():
+        store = shared_store()
+    world = Ranks(dist.PrefixStore(f"run{number}", store), settings)
     watch = _Watch(number, world)
     try:
+        world.join()
         yield world
         world.wait()  # nobody leaves while rank 0 still writes
     except BaseException as error:
@@ -217,7 +236,8 @@ def open_world(settings: ParallelismConfig) -> Iterator[World]:
         raise
     finally:
         watch.close()
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 class _Watch:
@@ -267,9 +287,12 @@ def shared_store() -> "dist.Store":
     check_build()
     if missing := [name for name in _RANKS if name not in os.environ]:
         raise ConfigError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']} and {', '.join(missing)} is not set: start several processes with "
-            "torchrun, `accelerate launch` or parallelism.nproc="
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} is for one of several processes, without {', '.join(missing)}: "
+            "`unset WORLD_SIZE`, or start them with torchrun or `accelerate launch`"
         )
+    for name in (*_RANKS[:4], "MASTER_PORT"):
+        if not os.environ[name].isdigit():
+            raise ConfigError(f"{name}={os.environ[name]} is no number: `unset WORLD_SIZE` for one process")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
     hosts = os.environ["RANK"] == "0" and not hosted

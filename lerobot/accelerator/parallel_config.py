@@ -65,13 +65,19 @@ class ParallelismConfig:
         if replicate in (None, FILL):
             replicate = world_size // shard
         assert replicate is not None
-        typed = f"parallelism.dp_replicate={self.dp_replicate} parallelism.dp_shard={self.dp_shard}"
+        copies = "null" if self.dp_replicate is None else self.dp_replicate
+        typed = f"parallelism.dp_replicate={copies} parallelism.dp_shard={self.dp_shard}"
         processes = "there is 1 process" if world_size == 1 else f"there are {world_size} processes"
+        if self.dp_replicate == 1 == self.dp_shard and world_size > 1:
+            raise ConfigError(f"{typed} is for one process and {processes}: type parallelism=auto, or nproc=null")
+        if self.dp_shard == FILL and shard <= 1 < world_size:  # copies alone, where shards were asked for
+            least = 2 * (replicate or 1)
+            raise ConfigError(f"{typed} is for {least} processes or more and {processes}: type {self._start(least)}")
         if replicate * shard != world_size:
             least = max(1, self.dp_replicate or 1) * max(1, self.dp_shard)
-            raise ConfigError(
-                f"{typed} is for {least} processes or a multiple and {processes}: type {self._start(least)}"
-            )
+            is_open = self.dp_replicate in (None, FILL) or self.dp_shard == FILL
+            multiple = " or a multiple" if is_open else ""
+            raise ConfigError(f"{typed} is for {least} processes{multiple} and {processes}: type {self._start(least)}")
         if world_size == 1 and FILL in (self.dp_shard, self.dp_replicate):
             raise ConfigError(f"{typed} is for several processes and {processes}: type {self._start(2)}")
         return replicate, shard
@@ -85,4 +91,5 @@ def divided_anew(step_folder: Path, nproc: Any) -> tuple[str, ...]:
     file = step_folder / "training_state" / "training_step.json"
     processes = read_json(file).get("num_processes", 1) if file.is_file() else 1
     now = int(os.environ["WORLD_SIZE"]) if is_rank() else nproc or 1
+    now = processes if now == AUTO else now  # nobody knows yet
     return () if now == processes else ("batch_size", "accelerator.gradient_accumulation.steps")

@@ -143,7 +143,8 @@ def test_without_an_answer_it_is_said_within_bounds(hub, monkeypatch):
 def test_what_is_on_this_machine_wins_and_imports_no_hub(hub, tmp_path):
     (tmp_path / "me").mkdir()
     (tmp_path / "me/pusher").symlink_to(PEER)
-    assert find_policy("me/pusher") == (PEER.resolve(), None)
+    folder, commit = find_policy("me/pusher")
+    assert (folder.resolve(), commit) == (PEER.resolve(), None)
     assert named_repo("me/pusher") is None
     code = (
         "import sys; sys.argv = ['x']; import lerobot; "

@@ -24,7 +24,7 @@ from yaml import YAMLError
 
 from lerobot import disk
 from lerobot.accelerator.parallel_config import is_rank, rank_of
-from lerobot.claim import OccupiedError, make_folder, refuse_held, refuse_occupied
+from lerobot.claim import OccupiedError, make_folder, refuse_held, refuse_occupied, refuse_run
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
@@ -88,6 +88,8 @@ def _place(line: Line) -> None:
         raise ConfigError("output_dir= names no folder: type one, or leave it out for a new one in outputs/")
     plain = Path(unquote(folder)).expanduser()  # a shell leaves it alone behind a `--key=`
     line.put(setting, grammar(str(plain)) if unquote(folder).startswith("~") else folder)
+    if line.is_multirun:
+        refuse_run(plain)
     if line.only_looks or line.is_multirun or "${" in folder:  # a sweep looks itself whether it goes on there
         return
     if line.get("resume") is None:

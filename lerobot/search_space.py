@@ -130,7 +130,10 @@ def _only_value(override: Override) -> str | None:
     """The value of a list that has one: it is no choice."""
     if not override.is_discrete_sweep():
         return None
-    values = list(itertools.islice(override.sweep_string_iterator(), 2))
+    try:
+        values = list(itertools.islice(override.sweep_string_iterator(), 2))
+    except ValueError as error:  # a step of 0
+        raise ConfigError(f"{override.input_line} is no list of values ({error}): type another step") from error
     if not values:
         raise ConfigError(f"{override.input_line} holds no value: the end of a range is left out, as in Python")
     return values[0] if len(values) == 1 else None
@@ -141,6 +144,8 @@ def _distribution(override: Override) -> "BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     sweep: Any = override.value()
+    if strange := sorted(getattr(sweep, "tags", set()) - {"log"}):
+        raise ConfigError(f"{override.input_line} has the tag {strange[0]}: there is one, type tag(log,...)")
     log = "log" in sweep.tags if isinstance(sweep, IntervalSweep | RangeSweep) else False
     try:
         if isinstance(sweep, IntervalSweep):

@@ -58,6 +58,10 @@ def rebase(command: str, line: Line) -> str:
         name = _rebase_run(line)
     elif line.take("config_path") is not None:
         raise ConfigError(f"lerobot-{command} takes no config_path: type policy.path=<run> and env=<simulator>")
+    elif several := [key for _, key, _ in line.words if key.startswith("parallelism")]:
+        raise ConfigError(f"lerobot-{command} works in one process: leave out {several[0]}")
+    if line.get("policy.path") is not None and name == "_resumed":
+        raise ConfigError("policy.path starts a new run and resume goes on with one: leave one out")
     if (path := line.take("policy.path")) is not None:
         _use_policy(path, line)
     elif name == command and line.get("policy.pretrained_path") is None and line.get("policy.pretrained_revision"):

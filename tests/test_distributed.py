@@ -469,7 +469,7 @@ def test_an_error_on_one_rank_ends_all_with_its_words(tmp_path):
         (
             ["parallelism=single"],
             2,
-            "is for one process and there are 2 processes: type parallelism=auto, or nproc=null",
+            "is for one process and there are 2 processes: type parallelism=auto, or parallelism.nproc=null",
         ),
         (["parallelism.dp_shard=4"], 2, "dp_shard=4 is for 4 processes or a multiple and there are 2 processes"),
         (

@@ -239,6 +239,8 @@ def test_what_a_search_space_is_read_as():
         (["batch_size=interval(1,8)"], "batch_size is a whole number: type batch_size=int(interval(1,8))"),
         (["batch_size=tag(log,range(16,129,16))"], "no steps: type tag(log,int(interval(16,128)))"),
         (["batch_size=range(16,16)"], "holds no value"),
+        (["batch_size=range(8,16,0)"], "is no list of values"),
+        (["policy.optimizer_lr=tag(lgo,interval(1e-5,1e-2))"], "has the tag lgo"),
         (["policy.optimizer_lr=interval(1e-4,inf)"], "its ends are not finite"),
         (["seed=1,2", "hydra.sweeper.storage=foo"], "storage=foo cannot be used"),
         (["seed=1,2", "hydra.sweeper.storage=sqlite:////nonexistent/x.db"], "unable to open database file"),

@@ -264,6 +264,32 @@ def test_a_name_that_is_too_long_is_one_sentence(monkeypatch, capsys, word):
     assert "is too long for a name: type a shorter one" in said
 
 
+def test_a_new_run_from_weights_and_one_that_goes_on_are_two(trained):
+    run = trained("run", "steps=2")
+    with pytest.raises(ConfigError, match=r"policy\.path starts a new run and resume goes on with one"):
+        lerobot.compose("train", [f"policy.path={run}", f"resume={run}"])
+
+
+@pytest.mark.parametrize("word", ["parallelism=ddp", "parallelism.nproc=2"])
+def test_an_evaluation_works_in_one_process(trained, word):
+    with pytest.raises(ConfigError, match="lerobot-eval works in one process: leave out parallelism"):
+        lerobot.compose("eval", [f"policy.path={trained('run', 'steps=2')}", "env=metaworld", word])
+
+
+def test_a_sweep_takes_no_folder_of_a_run(trained, monkeypatch, capsys):
+    from lerobot.command import main
+    from lerobot.train import work
+
+    run = trained("run", "steps=2")
+    before = sorted(path.name for path in run.iterdir())
+    monkeypatch.setattr("sys.argv", ["lerobot-train", "-m", *TINY, "seed=1,2", f"output_dir={run}"])
+    with pytest.raises(SystemExit) as left:
+        main("train", work)
+    assert left.value.code == 2
+    assert "a sweep needs a folder of its own" in capsys.readouterr().err
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
 def test_a_folder_of_several_runs_lists_them(trained, tmp_path):
     """CKPT-06: which path do I give?"""
     runs = [trained(tmp_path / "sweep" / name, "steps=2") for name in ("a", "b")]

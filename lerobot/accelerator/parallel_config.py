@@ -69,7 +69,9 @@ class ParallelismConfig:
         typed = f"parallelism.dp_replicate={copies} parallelism.dp_shard={self.dp_shard}"
         processes = "there is 1 process" if world_size == 1 else f"there are {world_size} processes"
         if self.dp_replicate == 1 == self.dp_shard and world_size > 1:
-            raise ConfigError(f"{typed} is for one process and {processes}: type parallelism=auto, or nproc=null")
+            raise ConfigError(
+                f"{typed} is for one process and {processes}: type parallelism=auto, or parallelism.nproc=null"
+            )
         if self.dp_shard == FILL and shard <= 1 < world_size:  # copies alone, where shards were asked for
             least = 2 * (replicate or 1)
             raise ConfigError(f"{typed} is for {least} processes or more and {processes}: type {self._start(least)}")

@@ -101,7 +101,10 @@ def expand(words: Sequence[str], mode: str) -> tuple[list[list[str]], list[str]]
         if not override.is_sweep_override():
             values[key] = [typed]
         elif override.is_discrete_sweep():
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            try:
+                values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            except ValueError as error:  # a step of 0
+                raise ConfigError(f"{typed} is no list of values ({error}): type another step") from error
             if not values[key]:
                 raise ConfigError(f"{typed} holds no value: the end of a range is left out, as in Python")
         else:

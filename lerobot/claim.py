@@ -33,10 +33,10 @@ def refuse_occupied(folder: Path) -> None:
         raise OccupiedError(f"{folder} holds a run that saved no checkpoint: type another output_dir{again}")
 
 
-def refuse_run(folder: Path) -> None:
-    """Refuse a run's folder as that of a sweep, whose jobs and report would lie among the run's files."""
-    if not (folder / SWEEP_FILE).exists() and (has_checkpoints(folder) or (folder / STATUS_FILE).exists()):
-        raise OccupiedError(f"{folder} holds a run and a sweep needs a folder of its own: type another output_dir")
+def refuse_runs(folder: Path) -> None:
+    """Refuse, for a new sweep, a folder that is a run's or holds other runs: its jobs would lie among their files."""
+    if has_checkpoints(folder) or any((*folder.glob(STATUS_FILE), *folder.glob(f"*/{STATUS_FILE}"))):
+        raise OccupiedError(f"{folder} holds runs and a sweep needs a folder of its own: type another output_dir")
 
 
 def refuse_held(folder: Path) -> None:

@@ -16,6 +16,10 @@ from lerobot.compat import GROUP_OF_TYPE, KEY_NAMES, NOT_BUILT, OPTION_NAMES, fl
 from lerobot.errors import ConfigError
 
 _PARSER = OverridesParser.create()
+CLOSED_GROUPS = ("tf32", "grad_scaler", "wandb", "parallelism", "experiment", "debug")
+"""Groups of which an option fills keys that stay typed one by one; the others are `OPEN_GROUPS` of the config."""
+_CHOSEN = ("policy", "env", "optimizer", "scheduler", *CLOSED_GROUPS)
+"""Groups whose options have other names in LeRobot, or as YAML words."""
 _TF32_OPTIONS = {"enabled", "disabled", "default"}
 _PRECISIONS = {
     **dict.fromkeys(("no", "none", "null", "fp32", "float32", "false"), "no"),
@@ -142,18 +146,7 @@ def _word(prefix: str, key: str, value: str, multirun: bool) -> tuple[str, str] 
         return "accelerator.mixed_precision", _elements(value, _precision)
     if key == "env.task" and not multirun and "," in value and not value.startswith("["):
         value = f"[{value}]"
-    if key in (
-        "policy",
-        "env",
-        "optimizer",
-        "scheduler",
-        "experiment",
-        "debug",
-        "tf32",
-        "wandb",
-        "grad_scaler",
-        "parallelism",
-    ):
+    if key in _CHOSEN:
         value = _elements(value, lambda word: _option(key, word))
     return key, quote(key, "null" if value == "None" else value)
 

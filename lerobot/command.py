@@ -24,15 +24,16 @@ from yaml import YAMLError
 
 from lerobot import disk
 from lerobot.accelerator.parallel_config import is_rank, rank_of
-from lerobot.claim import OccupiedError, make_folder, refuse_held, refuse_occupied, refuse_run
+from lerobot.claim import OccupiedError, make_folder, refuse_held, refuse_occupied
 from lerobot.cli import Line, grammar, translate, unquote
 from lerobot.config import SCHEMAS, conf_dir, parse
 from lerobot.errors import ConfigError, RunError
 from lerobot.explain import sentence
 from lerobot.leader import follow, leading
+from lerobot.resume_rules import check_resumed
 from lerobot.signals import INTERRUPTED, STOPPED
 from lerobot.status import now, read_status, write_status
-from lerobot.stored import check_resumed, rebase, register_schemas
+from lerobot.stored import rebase, register_schemas
 from lerobot.sweep import typed
 from lerobot.sweep.halt import go_on, halted
 from lerobot.sweep.isolation import fresh, run_in_process
@@ -88,8 +89,6 @@ def _place(line: Line) -> None:
         raise ConfigError("output_dir= names no folder: type one, or leave it out for a new one in outputs/")
     plain = Path(unquote(folder)).expanduser()  # a shell leaves it alone behind a `--key=`
     line.put(setting, grammar(str(plain)) if unquote(folder).startswith("~") else folder)
-    if line.is_multirun:
-        refuse_run(plain)
     if line.only_looks or line.is_multirun or "${" in folder:  # a sweep looks itself whether it goes on there
         return
     if line.get("resume") is None:

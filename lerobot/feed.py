@@ -1,6 +1,5 @@
 """What an update is made of: its batches, what its losses are means over, and whether it is the last."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import torch
@@ -43,16 +42,14 @@ class SharedFeed(Feed):
     def __init__(self, feed: Feed, policy: Policy, world: World) -> None:
         super().__init__(feed.batches, feed.per_update, feed.stop)
         self._policy, self._world = policy, world
-        self._ahead: deque[tuple[list[Batch], list[str], Callable[[], list[float]]]] = deque()
+        self._ahead: tuple[list[Batch], list[str], Callable[[], list[float]]] | None = None
         self._stopping = False
 
     def take(self) -> tuple[list[Batch], Counts | None]:
         """See `Feed`. Each rank's share of the counts: gradients and metrics are averaged over the ranks."""
-        if not self._ahead:
-            self._look_ahead()
-        batches, names, wait = self._ahead.popleft()
+        batches, names, wait = self._ahead or self._look_ahead()
         asked, *sums = wait()
-        self._look_ahead()
+        self._ahead = self._look_ahead()
         if asked:
             self._obey()
         shares = (torch.tensor(value / self._world.size) for value in sums)
@@ -69,17 +66,16 @@ class SharedFeed(Feed):
 
     def close(self) -> None:
         """See `Feed`: leave no sum under way."""
-        for *_, wait in self._ahead:
-            wait()
+        if self._ahead is not None:
+            self._ahead[2]()
 
     def _obey(self) -> None:
         self._stopping = True
         if not self.stop():  # another rank's signal
             self.stop.pass_on()
 
-    def _look_ahead(self) -> None:
+    def _look_ahead(self) -> tuple[list[Batch], list[str], Callable[[], list[float]]]:
         batches = self._fetch()
         each = [self._policy.counts(batch) for batch in batches]
         counts = {name: float(sum(counts[name] for counts in each)) for name in each[0]}
-        wait = self._world.start_sum([float(self.stop()), *counts.values()])
-        self._ahead.append((batches, list(counts), wait))
+        return batches, list(counts), self._world.start_sum([float(self.stop()), *counts.values()])

@@ -52,8 +52,6 @@ def leading() -> Iterator[Callable[[Any], Any]]:
 def follow(work: Callable[[Any], str]) -> str:
     """Work on the config of the first process, without a word but for what is wrong here; return the final state."""
     become_rank()
-    logging.basicConfig(level=logging.ERROR, format=f"process {rank_of()}: %(message)s", force=True)
-    warnings.simplefilter("ignore")  # the first process shows them
     from lerobot.accelerator.parallel import shared_store
 
     with ended_by_signals():
@@ -62,7 +60,9 @@ def follow(work: Callable[[Any], str]) -> str:
 
 
 def in_silence(work: Callable[[Any], str], config: Any) -> str:
-    """`work`, of which the first process says what a user is to read; only a traceback is shown from here."""
+    """`work`, of which the first process says what a user is to read; only errors are shown from here."""
+    logging.basicConfig(level=logging.ERROR, format=f"process {rank_of()}: %(message)s", force=True)
+    warnings.simplefilter("ignore")
     try:
         return work(config)
     except ConfigError:

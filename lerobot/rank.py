@@ -9,7 +9,6 @@ def main() -> None:
     import os
     import pickle
     import sys
-    import warnings
     from pathlib import Path
 
     from lerobot.accelerator.parallel_config import rank_of
@@ -25,8 +24,6 @@ def main() -> None:
     os.environ[COMMAND_BEGAN] = str(began)
     root = logging.getLogger()
     if rank_of():
-        logging.basicConfig(level=logging.ERROR, format=f"process {rank_of()}: %(message)s")
-        warnings.simplefilter("ignore")
         raise SystemExit(0 if in_silence(work, config) in ("done", "stopped") else 1)
     root.setLevel(level)
     for file, formatter in places:

@@ -15,8 +15,8 @@ from lerobot.checkpoint.training_state import STATE_FOLDER, Progress, load_check
 from lerobot.config import TrainConfig
 from lerobot.errors import RunError
 from lerobot.migrate import read_run
+from lerobot.resume_rules import changes
 from lerobot.seed import mix, seed_run
-from lerobot.stored import changes
 from lerobot.tracking.jsonl import METRICS_FILE, truncated
 from lerobot.tracking.window import Window
 

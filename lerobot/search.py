@@ -18,11 +18,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import OmegaConf
 
+from lerobot.claim import refuse_runs
 from lerobot.errors import ConfigError
 from lerobot.search_space import WHERE, Settings, Space, read_space
 from lerobot.search_study import opened_study, refuse_other_words
 from lerobot.signals import STOP_FILE
-from lerobot.status import STATUS_FILE, read_status, write_status
+from lerobot.status import read_status, write_status
 from lerobot.sweep.config import SweepConfig
 from lerobot.sweep.jobs import Job, Sweep, folder_words, read_sweep, write_refusal, write_sweep
 from lerobot.sweep.plan import Tried, trial_of
@@ -203,10 +204,9 @@ def search(settings: Settings, arguments: Sequence[str], sweeper: Sweeper) -> No
 
 
 def _refuse_occupied(folder: Path) -> None:
-    stored = read_sweep(folder)
-    if stored is None and list(folder.glob(f"*/{STATUS_FILE}")):
-        raise ConfigError(f"output_dir={folder} holds runs that are not of this search: type another folder")
-    if stored is not None and not stored.search:
+    if (stored := read_sweep(folder)) is None:
+        refuse_runs(folder)
+    elif not stored.search:
         raise ConfigError(f"{folder} holds a sweep that is no search: type another output_dir")
 
 

@@ -16,13 +16,13 @@ from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
 from lerobot.accelerator.config import AUTO
-from lerobot.accelerator.parallel_config import divided_anew
 from lerobot.checkpoint import hub, paths
-from lerobot.cli import Line, grammar, parse_override, translate, unquote
-from lerobot.config import NOT_STORED, OPEN_GROUPS, SCHEMA_VERSION, SCHEMAS, conf_dir, differences, to_plain
+from lerobot.cli import CLOSED_GROUPS, Line, grammar, parse_override, translate, unquote
+from lerobot.config import NOT_STORED, OPEN_GROUPS, SCHEMA_VERSION, SCHEMAS, conf_dir
 from lerobot.errors import ConfigError
 from lerobot.foreign import is_setting, refuse_strange_code
 from lerobot.migrate import current, is_ours, read_run
+from lerobot.resume_rules import INIT_SCALE
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +36,9 @@ _NOT_OURS = (
     *("features", "features_map", "observation_width", "observation_height"),  # of env
 )
 """What LeRobot's stored configs hold whether or not it was asked for, and what does not change a run here."""
-_MAY_CHANGE = re.compile(
-    r"policy\.(device|optimizer_lr|optimizer_lr_backbone|push_to_hub|repo_id|private|tags|license)"
-    r"|dataset\.root|optimizer\.(lr|fused)|tf32|wandb\..*|eval\..*|checkpoint\..*|steps"
-    r"|accelerator\.(mixed_precision|grad_scaler\..*|skip_nonfinite|num_threads|cudnn_deterministic|micro_batch)"
-    r"|parallelism\..*"
-    r"|time_limit|log_freq|save_freq|env_eval_freq|save_checkpoint|num_workers|prefetch_factor|picture"
-)
-_NOT_THE_RUN = re.compile(r"output_dir|job_name|schema_version|(demos|sweep)(\..*)?|policy\.pretrained_(path|revision)")
-"""What may differ between two parts of one run without a word."""
 _NOT_REPEATED = re.compile(r"hydra[./](mode|run|sweep|sweeper|launcher|job_num|output_subdir)\b.*")
 """Hydra's own settings that say where the first run was, and among which others."""
 _YES_NO = ("true", "false", "null", "none")
-_INIT_SCALE = "accelerator.grad_scaler.init_scale"
 
 
 def rebase(command: str, line: Line) -> str:
@@ -145,48 +135,9 @@ def _go_on(step_folder: Path, line: Line) -> None:
     line.put("resume", grammar(str(step_folder)))
 
 
-def check_resumed(config: Any) -> None:
-    """Refuse a resumed run that is another run than the stored one, and take from that what is not typed but found."""
-    if getattr(config, "resume", None) in (None, AUTO):
-        return
-    folder = Path(config.resume) / paths.PRETRAINED_FOLDER
-    stored = read_run(folder / CONFIG_FILE)
-    before = paths.read_policy_config(folder)
-    config.policy.input_features = config.policy.input_features or before.input_features
-    config.policy.output_features = config.policy.output_features or before.output_features
-    config.wandb.run_id = config.wandb.run_id or stored["wandb"].get("run_id")
-    found = changes(stored, config)
-    config.reset_scale = config.reset_scale or _INIT_SCALE in found
-    may_too = divided_anew(Path(config.resume), config.parallelism.nproc)
-    for key, (old, new) in found.items():
-        if not _MAY_CHANGE.fullmatch(key) and key not in may_too:
-            old, new = (value["type"] if isinstance(value, dict) and "type" in value else value for value in (old, new))
-            raise ConfigError(
-                f"{key}={new} cannot change when a run goes on (it was {old}): type resume={folder.parents[2]} without "
-                f"it, or start a new run with policy.path={folder}"
-            )
-    _refuse_no_way(config, folder.parent)
-
-
-def _refuse_no_way(config: Any, step_folder: Path) -> None:
-    """Refuse to end a run before where it stands, and to go back where nothing is to be done."""
-    step = paths.step_of(step_folder) or 0
-    is_newest = all((paths.step_of(other) or 0) <= step for other in step_folder.parent.glob("*"))
-    if step > config.steps or (step == config.steps and not is_newest):
-        raise ConfigError(
-            f"steps={config.steps} and {step_folder} stands at step {step} already: type steps=<more> to go on there"
-        )
-
-
-def changes(stored: dict[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
-    """What differs between a stored run config and this one, but for how it is started: dotted key to (old, new)."""
-    found = differences(stored, to_plain(config))
-    return {key: found[key] for key in sorted(found) if not _NOT_THE_RUN.fullmatch(key)}
-
-
 def _types_init_scale(line: Line) -> bool:
     """Whether the line says where the loss scale starts: by its key, in a mapping, or by an option that has it."""
-    if line.get(_INIT_SCALE) is not None:
+    if line.get(INIT_SCALE) is not None:
         return True
     if "init_scale" in (line.get("accelerator.grad_scaler") or line.get("accelerator") or ""):
         return True
@@ -259,8 +210,7 @@ def _flat(node: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def _store(name: str, stored: dict[str, Any], line: Line) -> str:
     """Register `stored` as a primary config with the typed group choices on top of it; return its name."""
-    names = (*OPEN_GROUPS, "tf32", "grad_scaler", "wandb", "parallelism", "experiment", "debug")
-    groups = [word for word in line.words if word[1] in names]
+    groups = [word for word in line.words if word[1] in (*OPEN_GROUPS, *CLOSED_GROUPS)]
     stored = {key: value for key, value in stored.items() if key not in ("output_dir", *NOT_STORED)}
     for _, group, _ in groups:
         if group in OPEN_GROUPS:  # another choice replaces the stored one, it does not mix with it
@@ -318,6 +268,10 @@ def register_schemas() -> None:
     for command, schema in SCHEMAS.items():
         store.store(name=f"{command}_schema", node=schema)
     Plugins.instance()  # finds the installed ones
-    # Ours have the names of the launchers that they wrap, whose nodes Hydra would take for schemas of the files.
+    forget_launcher_schemas()
+
+
+def forget_launcher_schemas() -> None:
+    """Ours have the names of the launchers that they wrap, whose nodes Hydra would take for schemas of our files."""
     for file in (conf_dir() / "hydra" / "launcher").glob("*.yaml"):
-        store.repo["hydra"]["launcher"].pop(file.name, None)
+        ConfigStore.instance().repo["hydra"]["launcher"].pop(file.name, None)

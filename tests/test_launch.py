@@ -221,6 +221,28 @@ def test_a_signal_to_the_command_stops_what_runs_and_begins_no_other(sweep, n_jo
     assert "done" not in said
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_a_typed_search_path_reaches_the_jobs_of_other_launchers(sweep, launcher, tmp_path):
+    """Hydra looks for plugins anew in each job, took the stock launcher's node for our file's schema, and none ran."""
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "odd.yaml").write_text("# @package _global_\nprefetch_factor: 3\n")
+    words = (f"hydra/launcher={launcher}", f"hydra.searchpath=[file://{tmp_path / 'mine'}]", "experiment=odd")
+
+    def work(config):
+        from pathlib import Path
+
+        from lerobot.status import running
+
+        with running(Path(config.output_dir), steps=config.prefetch_factor):
+            return "done"
+
+    status, jobs, _ = sweep(work, *words, "seed=1,2", "device=cpu")
+
+    assert status == 0
+    assert [json.loads((job / "status.json").read_text())["steps"] for job in jobs] == [3, 3]
+
+
 def test_slurm_without_slurm_is_refused_in_a_sentence(sweep, monkeypatch, capfd, tmp_path):
     monkeypatch.setenv("PATH", "")
     status, jobs, _ = sweep(lambda _: pytest.fail("a job ran"), "hydra/launcher=slurm", "seed=1,2", "device=cpu")

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -25,6 +26,20 @@ def _stock(module: str, name: str, extra: str) -> Any:
         return getattr(import_module(f"hydra_plugins.{module}"), name)
     except ImportError as error:
         raise ConfigError(f"this launcher needs `pip install lerobot-runner[{extra}]`") from error
+
+
+class _Loader:
+    """Hydra's loader for the jobs of a stock launcher, which registers its own node anew in each."""
+
+    def __init__(self, loader: ConfigLoader) -> None:
+        self.loader = loader
+
+    def load_sweep_config(self, config: DictConfig, overrides: list[str]) -> DictConfig:
+        """See Hydra: what a job composes."""
+        from lerobot.stored import forget_launcher_schemas
+
+        forget_launcher_schemas()
+        return self.loader.load_sweep_config(config, overrides)
 
 
 class _Wrapping(Launcher):
@@ -59,7 +74,8 @@ class _Wrapping(Launcher):
             return []
 
     def _hand_on(self, launcher: Launcher, job: Any, jobs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
-        launcher.setup(hydra_context=self.hydra_context, task_function=job, config=self.config)
+        context = HydraContext(_Loader(self.hydra_context.config_loader), self.hydra_context.callbacks)  # type: ignore[arg-type]
+        launcher.setup(hydra_context=context, task_function=job, config=self.config)
         return launcher.launch(jobs, first)
 
 

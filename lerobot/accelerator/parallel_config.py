@@ -3,11 +3,9 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lerobot.accelerator.config import AUTO
-from lerobot.checkpoint.json_file import read_json
 from lerobot.errors import ConfigError
 from lerobot.ranges import COUNT, POSITIVE
 
@@ -86,12 +84,3 @@ class ParallelismConfig:
 
     def _start(self, number: int) -> str:
         return f"parallelism.nproc={max(2, number)} or start that many with torchrun, or parallelism=auto"
-
-
-def divided_anew(step_folder: Path, nproc: Any) -> tuple[str, ...]:
-    """Keys that make up the samples of an update, where the run of `step_folder` goes on in other processes."""
-    file = step_folder / "training_state" / "training_step.json"
-    processes = read_json(file).get("num_processes", 1) if file.is_file() else 1
-    now = int(os.environ["WORLD_SIZE"]) if is_rank() else nproc or 1
-    now = processes if now == AUTO else now  # nobody knows yet
-    return () if now == processes else ("batch_size", "accelerator.gradient_accumulation.steps")

@@ -110,7 +110,7 @@ class Stack:
     def update(self, optimizer: Optimizer, parameters: Iterable[Tensor], clip_norm: float) -> Update:
         """Clip to `clip_norm` (0: not), step, and say what became of it. One path for no, bf16 and fp16."""
         self.scaler.unscale_(optimizer)
-        parameters = [p for p in parameters if p.grad is not None]
+        parameters = list(parameters)  # both leave out those without a gradient
         norm = gathered(get_total_norm([p.grad for p in parameters if p.grad is not None]))
         clip_grads_with_norm_(parameters, clip_norm or float("inf"), norm)
         skipped = was_skipped(self.scaler, optimizer) if self.scaler.is_enabled() else None

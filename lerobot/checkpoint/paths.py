@@ -24,8 +24,8 @@ WEIGHTS_FILE = "model.safetensors"
 TRAIN_CONFIG_FILE = "train_config.json"
 PRETRAINED_FOLDER = "pretrained_model"
 STATE_FOLDER = "training_state"
+STEP_FILE, OPTIMIZER_FILE = "training_step.json", "optimizer_state.safetensors"
 CHECKPOINTS_FOLDER = "checkpoints"
-LAST = "last"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MOST_NUMBERS = 2**28
 """Of one observation; a camera of 8K has 2**27. What is made of a picture grows with it, whatever the weights."""
@@ -34,7 +34,7 @@ LAST, BEST = "last", "best"
 _TO_GO_ON = (
     *(f"{PRETRAINED_FOLDER}/{name}" for name in (TRAIN_CONFIG_FILE, POSTPROCESSOR_FILE)),
     f"{PRETRAINED_FOLDER}/policy_preprocessor_step_*.safetensors",
-    *(f"{STATE_FOLDER}/{name}" for name in ("optimizer_state.safetensors", "training_step.json")),
+    *(f"{STATE_FOLDER}/{name}" for name in (OPTIMIZER_FILE, STEP_FILE)),
 )
 """What a run needs of a checkpoint beside what a policy needs."""
 OLD = ".old"

@@ -14,7 +14,15 @@ from lerobot.accelerator import grad_scaler
 from lerobot.accelerator.config import GradScalerConfig
 from lerobot.accelerator.shards import gathered, like
 from lerobot.checkpoint.folders import point, put, temporary, tidy
-from lerobot.checkpoint.paths import CHECKPOINTS_FOLDER, LAST, PRETRAINED_FOLDER, STATE_FOLDER, read_json
+from lerobot.checkpoint.paths import (
+    CHECKPOINTS_FOLDER,
+    LAST,
+    OPTIMIZER_FILE,
+    PRETRAINED_FOLDER,
+    STATE_FOLDER,
+    STEP_FILE,
+    read_json,
+)
 from lerobot.checkpoint.pretrained import save_pretrained
 from lerobot.checkpoint.rng import file_name as rng_file_name
 from lerobot.checkpoint.rng import rng_state
@@ -24,9 +32,7 @@ from lerobot.policies.base import Policy
 from lerobot.ranges import COUNT_OR_NONE, POSITIVE, Range
 from lerobot.status import write_json
 
-STEP_FILE = "training_step.json"
 SCALER_FILE = "scaler_state.json"
-OPTIMIZER_FILE = "optimizer_state.safetensors"
 GROUPS_FILE = "optimizer_param_groups.json"
 SCHEDULER_FILE = "scheduler_state.json"
 

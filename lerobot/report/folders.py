@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lerobot.errors import ConfigError
 from lerobot.report.record import Record, is_run, read_run
-from lerobot.report.words import changed_words, split_override
+from lerobot.report.words import split_override
 from lerobot.sweep.jobs import Job, read_sweep
 
 MULTIRUN_FILE = "multirun.yaml"
@@ -63,10 +63,10 @@ def _read(folder: Path) -> list[Record]:
 
 def _of_job(folder: Path, job: Job) -> Record:
     """A job that `sweep.json` lists; its words are those, as `.hydra` holds some in the words of one process."""
-    record = read_run(folder, job.folder) if is_run(folder) else Record(job.folder, folder, state="not run")
-    record.overrides, record.has_overrides = dict(map(split_override, job.overrides)), True
-    record.overrides |= changed_words(folder, record.overrides)
-    return record
+    words = dict(map(split_override, job.overrides))
+    if is_run(folder):
+        return read_run(folder, job.folder, words)
+    return Record(job.folder, folder, state="not run", overrides=words, has_overrides=True)
 
 
 def _missing(sweep: Path, there: dict[int, Record]) -> list[Record]:

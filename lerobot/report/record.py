@@ -125,15 +125,18 @@ def is_run(folder: Path) -> bool:
     return (folder / STATUS_FILE).is_file() or (folder / ".hydra").is_dir()
 
 
-def read_run(folder: Path, name: str) -> Record:
-    """All that `folder` says. A file that cannot be read costs its own part, and a note says so."""
+def read_run(folder: Path, name: str, words: dict[str, str] | None = None) -> Record:
+    """All that `folder` says. A file that cannot be read costs its own part, and a note says so.
+
+    words: what its first line typed, where the file of them is not to be asked.
+    """
     record = Record(name, folder)
     status = read_status(folder)
     record.state, record.error = _state(folder, status)
     record.step, record.steps = status.get("step"), status.get("steps")
     record.status_s = seconds_between(status.get("started"), status.get("ended"))
-    record.has_overrides = (folder / OVERRIDES_FILE).is_file()
-    record.overrides = _try(record, OVERRIDES_FILE, read_words, {})
+    record.has_overrides = words is not None or (folder / OVERRIDES_FILE).is_file()
+    record.overrides = dict(_try(record, OVERRIDES_FILE, read_words, {}) if words is None else words)
     record.overrides |= changed_words(folder, record.overrides)
     record.rows = _try(record, Path(METRICS_FILE), _rows, [])
     record.episodes = _try(record, EPISODES_FILE, _episodes, [])

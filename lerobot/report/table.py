@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lerobot.report.groups import SEED, Group, differing, shown_overrides
+from lerobot.report.groups import Group, differing, shown_overrides
 from lerobot.report.record import Record
 
 COLUMNS = (
@@ -48,7 +48,7 @@ def csv_row(record: Record, group: str) -> dict[str, Any]:
 
 def write_csv(path: Path, records: Sequence[Record], groups: Sequence[Group]) -> None:
     """Write one row a run (RFC 4180, UTF-8), whole or not at all."""
-    keys = [key for key in differing(records) if key != SEED]
+    keys = [key for key in differing(records) if key not in COLUMNS]
     labels = {id(run): group.label for group in groups for run in group.runs}
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [*COLUMNS, *keys], restval="")

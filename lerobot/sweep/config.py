@@ -25,8 +25,8 @@ class SweepConfig:
     """The folder of a sweep to go on with; nothing else need be typed."""
 
     def __post_init__(self) -> None:
-        for key, allowed in (("mode", ("cross", "zip")), ("on_error", ("continue", "stop")), ("isolate", ("process",))):
-            value = getattr(self, key)
-            if value not in allowed and not (key == "isolate" and value is None):
-                words = " or ".join(f"sweep.{key}={word}" for word in allowed)
+        known = {"mode": ("cross", "zip"), "on_error": ("continue", "stop"), "isolate": ("process", None)}
+        for key, allowed in known.items():
+            if (value := getattr(self, key)) not in allowed:
+                words = " or ".join(f"sweep.{key}={'null' if word is None else word}" for word in allowed)
                 raise ConfigError(f"sweep.{key}={value}: type {words}")

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from lerobot.accelerator.config import AUTO
 from lerobot.checkpoint import paths
 from lerobot.status import STATUS_FILE, read_status, write_status
-from lerobot.stored import AUTO
 from lerobot.sweep.jobs import read_sweep
 from lerobot.sweep.table import NOT_RUN
 

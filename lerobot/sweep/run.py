@@ -9,10 +9,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
-from lerobot.claim import claimed
+from lerobot.claim import claimed, refuse_runs
 from lerobot.errors import ConfigError
 from lerobot.signals import Stop, stop_on_signals
-from lerobot.status import STATUS_FILE, now, read_status, write_status
+from lerobot.status import now, read_status, write_status
 from lerobot.sweep.config import SweepConfig
 from lerobot.sweep.halt import halted
 from lerobot.sweep.jobs import (
@@ -37,11 +37,11 @@ def run(config: DictConfig, loader: ConfigLoader, launcher: Launcher, words: Seq
     typed = TYPED.get()
     settings = _settings(config, words)
     planned = plan(typed.command, config, loader, words)
-    place = _typed_folder(config)
-    stored = read_sweep(place) if place is not None else None
-    if stored is not None:
-        assert place is not None
+    place, stored = _typed_folder(config), None
+    if place is not None and (stored := read_sweep(place)) is not None:
         planned = _matched(place, stored, typed, planned)
+    elif place is not None:
+        refuse_runs(place)
     if settings.dry_run or settings.estimate:
         from lerobot.sweep.dry import dry_run
 
@@ -87,14 +87,13 @@ def _begin(
 ) -> list[Planned]:
     """Write down the sweep unless it is `stored`; return the jobs that are to run."""
     if stored is None:
-        if list(folder.glob(f"*/{STATUS_FILE}")):
-            raise ConfigError(f"output_dir={folder} holds runs that are not of this sweep: type another folder")
         jobs = [one.job for one in planned]
         write_sweep(folder, Sweep(typed.command, typed.flags, [*typed.words, *typed.about], jobs))
         OmegaConf.save(config, folder / "multirun.yaml")
     left = [one for one in planned if state_of(folder / one.job.folder) != "done"]
     if stored is not None:
-        log.info("%s: %d of %d jobs are done, going on with the others", folder, len(planned) - len(left), len(planned))
+        others = ", going on with the others" if left else ""
+        log.info("%s: %d of %d jobs are done%s", folder, len(planned) - len(left), len(planned), others)
     _refuse(folder, [one for one in left if one.refusal is not None])
     to_run = [one for one in left if one.refusal is None]
     for one in to_run:

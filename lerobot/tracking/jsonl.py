@@ -52,14 +52,20 @@ def strict(value: Any) -> Any:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`. A last line that a kill tore is left out; a broken one before it is refused."""
-    lines = path.read_bytes().splitlines()
-    rows = [_row(line) for line in lines]
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The rows, and whether the next one would be glued to what a kill left of the last."""
+    content = path.read_bytes()
+    rows = [_row(line) for line in content.splitlines()]
+    is_torn = bool(content) and (rows[-1] is None or not content.endswith(b"\n"))
     if rows and rows[-1] is None:
         rows.pop()
     for number, row in enumerate(rows, start=1):
         if row is None:
             raise ConfigError(f"{path}, line {number} is no row of metrics: remove that line, or move the file away")
-    return [row for row in rows if row is not None]
+    return [row for row in rows if row is not None], is_torn
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -88,10 +94,10 @@ def truncated(path: Path, step: int) -> Iterator[list[dict[str, Any]]]:
     Both files are on the disk before what is done inside begins: an exception there, or a full disk, leaves `path` as
     it was, and a kill loses no row.
     """
-    rows = read_metrics(path) if path.exists() else []
+    rows, is_torn = _read(path) if path.exists() else ([], False)
     kept = [row for row in rows if row["step"] <= step]
     beyond = [row for row in rows if row["step"] > step]
-    if not beyond and not _is_torn(path):
+    if not beyond and not is_torn:
         yield kept
         return
     archive, partial = _first_free(path), path.with_suffix(".tmp")
@@ -105,12 +111,6 @@ def truncated(path: Path, step: int) -> Iterator[list[dict[str, Any]]]:
             file.unlink(missing_ok=True)
         raise
     partial.replace(path)
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether the last line is none, to which the next row would be glued."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return bool(lines) and (_row(lines[-1]) is None or not lines[-1].endswith(b"\n"))
 
 
 def _first_free(path: Path) -> Path:

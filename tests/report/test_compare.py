@@ -8,6 +8,7 @@ from lerobot.checkpoint.paths import CONFIG_FILE, PREPROCESSOR_FILE, TRAIN_CONFI
 from lerobot.report.findings import find
 from lerobot.report.folders import read_folders
 from lerobot.report.groups import make_groups
+from lerobot.report.table import write_csv
 from lerobot.report.write import write_report
 
 WON, LOST = True, False
@@ -320,6 +321,9 @@ def test_a_run_that_was_trained_longer_is_no_yardstick_for_the_others(make_run, 
     assert found.precision == [
         "steps=default: bf16: no finished float32 run to compare with: precision=no ran with steps=200"
     ]
+    write_csv(tmp_path / "summary.csv", found.records, found.groups)
+    header = (tmp_path / "summary.csv").read_text().splitlines()[0].split(",")
+    assert header.count("steps") == 1  # the one of each row, not that of the words beside it
 
 
 def test_a_run_is_labelled_by_what_its_newest_checkpoint_was_trained_with(make_run, report):
